@@ -214,7 +214,6 @@ def _planned(trace: Trace) -> dict[DeviceEvent, tuple[list[PlannedKernel], objec
 
 
 def _align(events: Sequence[DeviceEvent], kernels: Sequence[PlannedKernel]) -> dict[int, Shape]:
-    """Return the places in *kernels* that each of *events*, by time, may have, by its index."""
     names = [name_of(event) for event in events]
     launched = set(names)
     loose: list[int] = []  # places of kernels that no event is named by

@@ -70,6 +70,7 @@ DTYPES: Final = ("bf16", "f16", "f32")
 NO_WEIGHTS: Final = (
     "on a CPU a table has rows for products with constant weights, and the layer has no weights"
 )
+_ASKED: Final = ("benchmark", "dtype", "launch", "l2", "rounds")  # of a request, and a report
 _POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
 _MODULE_NAME: Final = "warmup_bench_model"
 _TUNED: Final = {"max_autotune_gemm": True}
@@ -203,12 +204,11 @@ class _OperandSet:
 
 
 class LayerAtShape:
-    """A layer at a shape, with operand sets and the reference of its results.
+    """A layer at a shape, with operand sets, more than the L2 holds where it is cold.
 
-    With a warm L2 there is one operand set, else enough to outgrow the L2. The reference is eager
-    on the same values, in float32 for narrower floats and in float64 for float32; ``no_backward``
-    is why it has no gradients. ``moved`` and ``flops`` are by pass. Some backends overwrite their
-    operands, which are therefore restored before checks and batches.
+    The reference is eager on the same values, in float32 for narrower floats, in float64 for
+    float32; ``no_backward`` is why it has no gradients. ``moved`` and ``flops`` are by pass.
+    Operands are restored before checks and batches, since some backends overwrite them.
     """
 
     def __init__(self, request: BenchRequest, layer: OpenLayer, shape: Sizes) -> None:
@@ -246,11 +246,8 @@ class LayerAtShape:
                     tensor.copy_(value)
 
     def check(self, operator: Operator, step: Pass, tolerance: float) -> float:
-        """Return the largest relative L2 distance of the results of *operator* from the reference.
-
-        Freed blocks of NaN are what the allocator gives to the call, so that an output which is
-        left unwritten is not the right output of the backend before.
-        """
+        """Return the largest relative L2 distance of the results from the reference."""
+        # Freed blocks of NaN are what the allocator gives: an unwritten output is not the last one.
         expected = self._expected if step is Pass.BOTH else self._expected[:1]
         dtype, copies = self._values[-1].dtype, range(_POISONED)
         blocks = [torch.full_like(e, math.nan, dtype=dtype) for e in expected for _ in copies]
@@ -414,11 +411,7 @@ def bench(
     say: Callable[[str], None] = lambda _line: None,
     keep: Callable[[BenchReport], None] = lambda _report: None,
 ) -> BenchReport:
-    """Return the times of *request*, or the reasons for missing times; eager is always timed.
-
-    *say* gets lines of progress, and *keep* the report so far after each shape. Of plain GEMMs
-    forward is timed, of layers also forward and backward as one call.
-    """
+    """Return the times of *request* or why none; *say* gets lines, *keep* the report so far."""
     choose(request.dtype, DTYPES, "--dtype")
     connect()
     device = resolve_device(request.device)
@@ -444,12 +437,8 @@ def bench(
         served = LayerTable(request, folder / f"bench-{request.benchmark}-table.json")
         served.table = None if request.table is None else read(request.table)
         report = BenchReport(
-            benchmark=request.benchmark,
+            **{each: getattr(request, each) for each in _ASKED},
             provenance=provenance(device),
-            dtype=request.dtype,
-            launch=request.launch,
-            l2=request.l2,
-            rounds=request.rounds,
             backends=names,
             missing=absent,
             versions={name: _version(name) for name in LIBRARIES if name in usable},

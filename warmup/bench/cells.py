@@ -59,10 +59,7 @@ _STYLE: Final[Any] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A bar for each series in each group, with its bounds; None where a series failed there.
-
-    ``reference`` is a horizontal line with its name, ``note`` the line at the bottom.
-    """
+    """A bar for each series in each group, None where it failed; ``reference`` is a named line."""
 
     title: str
     subtitle: str
@@ -137,7 +134,6 @@ def compose(chart: Chart) -> Figure:
 
 
 def label_of(value: float) -> str:
-    """Return *value* with three significant digits, or all digits before the point if more."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"  # noqa: PLR2004  three digits
 
 
@@ -307,11 +303,7 @@ class BenchReport:
         return None if base is None or cell.samples is None else base.median / cell.samples.median
 
     def mean_speedup(self, backend: str, step: Pass, layer: str | None) -> dict[str, Any] | None:
-        """Return the geometric mean of the speed-ups of *backend* in *step*, None without any.
-
-        It is over the shapes of *layer*, or of all layers. The interval is that of the median of
-        the means which the single rounds have.
-        """
+        """Return the mean speed-up of *backend* in *step*, with the interval of rounds' means."""
         pairs = [
             (self.bases[cell.place], cell.samples)
             for cell in self.cells

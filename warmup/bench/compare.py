@@ -400,10 +400,7 @@ def document_of_comparison(report: Comparison) -> dict[str, Any]:
 
 
 def chart_of_comparison(report: Comparison) -> Chart:
-    """Return the chart of *report*: the speed of each timed variant over default mode, by bucket.
-
-    Over eager where default mode was not timed; the intervals are those of the variant.
-    """
+    """Return the chart of *report*: the speed of variants over default mode, else over eager."""
     origin, here = report.origin, report.origin.runtime
     timed = {result.variant.name: result.cells for result in report.results if result.cells}
     base = next((name for name in (BASELINE, REFERENCE, *timed) if name in timed), "")
@@ -555,10 +552,7 @@ def _remarks(table: FoundTable | None, here: Runtime) -> Iterator[str]:
 
 
 class Remote(Child):
-    """A child that runs ``python PROGRAM... FD``, calls `serve`, and prints into the file *log*.
-
-    *program* is the path of a program, or ``-m`` and a module. The end of the context kills it.
-    """
+    """A child that runs ``python PROGRAM... FD``, calls `serve`, and prints into the file *log*."""
 
     def __init__(self, program: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("w+b") as file:
@@ -674,11 +668,7 @@ class Race:
             )
 
     def allow_rounding(self) -> None:
-        """Let every variant be as far from eager as the baseline is, times `MOST_TIMES`.
-
-        In a deep bf16 model default mode, which nobody tuned, is further from eager than the
-        tolerance. A baseline beyond `MOST_DEFAULT` tolerances excuses nothing.
-        """
+        """Let variants be `MOST_TIMES` as far from eager as a baseline in `MOST_DEFAULT` is."""
         for baseline in (each for each in self._running() if each.variant.name == BASELINE):
             limits = [
                 max(limit, MOST_TIMES * error) if error <= MOST_DEFAULT * limit else limit
@@ -689,7 +679,6 @@ class Race:
                 entrant.errors = [(error, max(own, limit)) for (error, own), limit in pairs]
 
     def prepare(self, launch: str, l2: str) -> None:
-        """Prepare each variant's timing, with equal room for copies; earlier ones are freed."""
         freed = [entrant.ask("release") for entrant in self._running()]
         running = self._running()
         rooms = [answer["room"] for answer in freed if answer is not None]
@@ -712,7 +701,6 @@ class Race:
             self.progress.show("timing", done=number + 1, total=rounds)
 
     def idle(self) -> Iterator[str]:
-        """Yield a remark for each variant that tuned nothing, or missed rows for frozen weights."""
         on_cpu = ": on a CPU it tunes frozen weights only, and only a table's variant freezes them"
         cause = on_cpu if self.case["device"] == "cpu" else ""
         for entrant in self.entrants:

@@ -52,10 +52,7 @@ class Layer:
     shapes: Sequence[Sequence[int]] = ()
 
     def inputs(self, shape: Sizes) -> Sequence[torch.Tensor]:
-        """Return the inputs at *shape*, made on torch's default device.
-
-        Floating inputs are cast to the dtype of the benchmark and get gradients.
-        """
+        """Return the inputs at *shape* on torch's default device; floats get cast and gradients."""
         raise NotImplementedError
 
     def eager(self, *inputs: Any) -> Any:
@@ -245,14 +242,12 @@ class OpenLayer:
             self.definition.eval().requires_grad_(requires_grad=False)
 
     def eager_in(self, dtype: torch.dtype) -> Operator:
-        """Return eager for inputs of *dtype*; of a module that of a copy, cast with its buffers."""
         if not isinstance(self.definition, nn.Module):
             return self.backends[EAGER]
         exact: Any = copy.deepcopy(self.definition).to(dtype)
         return exact.eager  # type: ignore[no-any-return]
 
     def count(self, what: str, *arguments: object) -> int | None:
-        """Return the layer's own *what*, such as ``flops``, of *arguments*; None without."""
         own = getattr(self.definition, what, None)
         value = None if own is None else own(*arguments)
         if value is None:

@@ -194,7 +194,6 @@ def _assumptions(
 
 
 def _unfrozen(events: Sequence[Attributed], table: Table | None) -> Iterator[str]:
-    """Yield why no row for frozen weights of a CPU's *table* has a hit, where none has."""
     frozen = [key for key in table.rows if " b=packed " in key] if table is not None else []
     ran = {key for each in events for key in each.keys}
     if frozen and ran.isdisjoint(frozen):
@@ -225,7 +224,6 @@ def _bucket(
 
 
 def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
-    """Return when one device was busy, waited for the host, and idled, in one iteration."""
     ordered = sorted(events, key=lambda event: event.begin)
     at = ordered[0].begin if mark is None else mark.begin
     busy = host = idle = 0.0
@@ -266,11 +264,7 @@ def _line(
 
 
 def row_us(row: Row) -> tuple[float, bool]:
-    """Return the time that *row* has for the kernels of its decision alone, and if it is whole.
-
-    Where a fused winner's region has other kernels too, only the GEMM's own time is known, which is
-    not whole: its kernel does more.
-    """
+    """Return *row*'s time without other kernels of its region, and if it is a kernel's whole."""
     found = row.evidence
     if found.scope is Scope.BARE or found.bare_us is None:
         return found.time_us, True

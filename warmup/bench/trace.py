@@ -225,7 +225,6 @@ class _Host:
                 self._by_external[external] = call
 
     def sort(self) -> None:
-        """Bring all ranges into the order of time, and give each call the outermost around it."""
         self.iterations = sorted(self.iterations or self._steps, key=lambda each: each[:2])
         for ranges in self._graphs.values():
             ranges.sort()
@@ -331,14 +330,9 @@ def record_trace(
                 plans[str(bucket)] = watch.plans()
             ready[str(bucket)] = given
         document, clocks = _recorded(compiled, ready, on)
-    plan = RecordedPlan(
-        plans=plans,
-        calls=RECORDED_CALLS,
-        device=runtime.device.name,
-        torch=runtime.torch,
-        table=None if table is None else digest_of(table),
-        clocks=clocks,
-    )
+    digest = None if table is None else digest_of(table)
+    origin = runtime.device.name, runtime.torch, digest
+    plan = RecordedPlan(plans, RECORDED_CALLS, *origin, clocks)
     raw = json.dumps({**document, PLAN_NAME: plan.to_json()}, separators=(",", ":")).encode()
     try:
         replace_bytes(out, gzip.compress(raw, mtime=0) if out.suffix == ".gz" else raw)

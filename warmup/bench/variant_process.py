@@ -53,10 +53,7 @@ _INTEGER_OF_SIZE: Final = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: tor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """The model that a process starts, how it is compiled, and its buckets; sent as JSON.
-
-    ``spawned`` is the start of the process by `time.monotonic`.
-    """
+    """A model, how it is compiled, its buckets, and when its process was ``spawned``, as JSON."""
 
     model: str
     how: str
@@ -145,7 +142,6 @@ class VariantProcess:
         return {"room": torch.cuda.mem_get_info(self._device)[0] // 2}
 
     def prepare(self, launch: str, l2: str, room: int) -> Answer:
-        """Prepare the timing of every bucket, with up to *room* bytes of copies for a cold L2."""
         is_cold = l2 == L2.COLD
         copies = copy_operands(self._module, self._inputs, room) if is_cold else None
         for number in range(len(self._inputs)):
@@ -309,11 +305,7 @@ def _copied(inputs: Inputs) -> Inputs:
 
 
 def digest_of(tree: object) -> str:
-    """Return a digest of the tensors of *tree*, computed on their device; not cryptographic.
-
-    It has a sum of each tensor's bits, as integers, weighted by position: integer sums do not
-    depend on the order.
-    """
+    """Return a digest of *tree*, made on its device: sums of its bits, weighted by position."""
     hashed = hashlib.sha256()
     for tensor in (part for each in tensors_of(tree) for part in dense_parts(each)):
         whole = tensor.detach().contiguous()

@@ -52,11 +52,7 @@ class StepColumn(ProgressColumn):
 
 
 class DoneColumn(ProgressColumn):
-    """``1 of 4 buckets, 0:21 so far, about 1:03 left``; a single unit is not counted.
-
-    The time left is what the command says, else that of the units at the rate since the first was
-    done.
-    """
+    """``1 of 4 buckets, 0:21 so far, about 1:03 left``, as the command says or at its rate."""
 
     def __init__(self, units: str) -> None:
         super().__init__(table_column=Column(no_wrap=True))
@@ -110,7 +106,6 @@ class LiveLine(AbstractContextManager["LiveLine"], CompareProgress):
         total: int | None = None,
         left_s: float | None = None,
     ) -> None:
-        """Show the step, how many units are done and the seconds left; None changes nothing."""
         known: dict[str, Any] = {}
         if left_s is not None:
             known["ends"] = self._progress.get_time() + left_s
@@ -197,7 +192,6 @@ class BuildProgress(LiveLine, Observer):
         self.show("packing the bundle")
 
     def interrupted(self) -> None:
-        """End the live line and say that finished problems are kept."""
         self.__exit__(None, None, None)
         say(
             f"interrupted: {counted(self._problems, 'problem')} tuned now, kept in the table; "
@@ -217,10 +211,7 @@ _MAX_LISTED: Final = 20  # flagged rows, rejected candidates, and problems of a 
 
 
 def spell_belief(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
-    """Yield whether the times of a build can be believed, its unstable rows, and what a retry did.
-
-    Nothing about the times where nothing was measured. *remedy* measures unstable rows again.
-    """
+    """Yield whether the times of a build can be believed, unstable rows, and what a retry did."""
     rows, machine = report.table.rows, report.machine
     now = {one.key for one in report.timings}
     asked = now.union(*(one.keys for one in report.buckets), report.known, report.retried or ())
@@ -288,12 +279,7 @@ _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too l
 
 
 def spell(report: BuildReport, remedy: str = RETRY) -> Iterator[str]:
-    """Yield where the table is and whether its times can be believed, then the rows of each bucket.
-
-    What a reader should look at follows, and with -v the seconds by stage. A bucket with padded
-    weights is listed with the rows that it does not share with the bucket of unpadded weights.
-    *remedy* measures unstable rows again.
-    """
+    """Yield where the table is, if its times can be believed, rows by bucket, what to look at."""
     yield _verdict(report)
     yield from spell_belief(report, remedy)
     yield from grid(("bucket", "op", "epilogue", *ROW_HEAD), _rows(report), texts=4)
@@ -480,7 +466,6 @@ def _candidate(one: Outcome) -> dict[str, Any]:
 
 
 def spell_plan(report: BuildReport) -> Iterator[str]:
-    """Yield what each bucket asks for, the problems that would be tuned, and the expected time."""
     plan = report.plan
     assert plan is not None
     for one in plan.buckets:
@@ -510,7 +495,6 @@ def _sources(report: BuildReport) -> Iterator[str]:
 
 
 def spell_graphs(bucket: str, graphs: int, uncompiled: Uncompiled) -> Iterator[str]:
-    """Yield lines about a model whose graph breaks or that runs uncompiled; else nothing."""
     lines = list(uncompiled.lines())
     if graphs > 1:
         lines.insert(
@@ -533,7 +517,6 @@ _GIVEN_AGAIN: Final = "give the same command again"
 
 
 def spell_program(report: BuildReport) -> Iterator[str]:
-    """Yield the rows that were tuned, how the program was recorded, and what has no row."""
     program = report.program
     assert program is not None
     rows, again = program.rows, {one.key for one in report.timings}
@@ -615,7 +598,6 @@ def document_of_program(report: BuildReport) -> dict[str, Any]:
 
 
 def spell_configs(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
-    """Yield what was read and measured of torch's table, and by reason what got no row."""
     lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
     complete = len(entries) - lacking.total()
     yield f"{counted(len(entries), 'config')} read, {complete} complete"

@@ -165,7 +165,6 @@ def _range(span: Span) -> str:
 
 
 def _where(path: str) -> str:
-    """Return *path* from this folder on, where that is shorter."""
     if not Path(path).is_absolute():
         return path
     return min(path, os.path.relpath(path), key=len)

@@ -160,12 +160,7 @@ def is_verbose() -> bool:
 def with_options(
     command: Callable[..., None], *, needs_model: bool, has_devices: bool, compiles: bool
 ) -> Callable[..., None]:
-    """Return *command* with the options of every command.
-
-    A parameter ``model`` gets what those of a model say; with *has_devices* ``--device`` may name
-    several. A command that *compiles* ends with an error where inductor's cache folder cannot be
-    made.
-    """
+    """Return *command* with the options of every command, and those of a model for ``model``."""
     plain = inspect.signature(command, eval_str=True)
     takes_model = "model" in plain.parameters
 

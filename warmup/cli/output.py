@@ -93,7 +93,6 @@ def say(line: str) -> None:
 
 
 def complain(line: str) -> None:
-    """Print *line* on stderr, also for a quiet command: an error, a failure or a warning."""
     print_line(line, sys.stderr)
 
 

@@ -75,10 +75,8 @@ class CarefulStream:
 def standard_streams() -> Iterator[None]:
     """Make both streams fit to be written in the context, and end with the exit code that is due.
 
-    A stream that was closed before the start goes to the null device: nobody wants its text.
-    Messages that stderr does not take are dropped, and change no exit code. Where stdout did not
-    take all of a report, stderr and the exit code say so at the end; where its reader left, the
-    exit code alone.
+    What stderr does not take is dropped. Where stdout did not take all of a report, stderr and the
+    exit code say so at the end; where its reader left, the exit code alone.
     """
     _open_closed()
     before = sys.stdout, sys.stderr
@@ -150,11 +148,7 @@ def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
 
 @contextmanager
 def _lost_signals_again() -> Iterator[None]:
-    """Raise a signal again that arrived in a finalizer, whose exceptions Python drops.
-
-    A compile makes thousands of weak references, and a signal that arrives in the callback of one
-    would leave the command running.
-    """
+    """Raise a signal again that arrived in a finalizer, whose exceptions Python drops."""
     before, is_open = sys.unraisablehook, True
     main = threading.get_ident()  # of the main thread, as `signal.signal` has checked
 

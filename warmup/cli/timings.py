@@ -253,17 +253,9 @@ def compare(
     from warmup.cli.build_render import LiveLine
 
     assert model.model is not None  # the option is required
-    request = CompareRequest(
-        model=model.model,
-        **model.words(),
-        table=table,
-        variants=variants,
-        rounds=rounds,
-        launches=(launch,),
-        l2=l2,
-        out=out,
-        freezing=freezing,
-    )
+    how: dict[str, Any] = {"rounds": rounds, "launches": (launch,), "l2": l2, "freezing": freezing}
+    what = {**model.words(), "table": table, "variants": variants}
+    request = CompareRequest(model=model.model, **what, **how, out=out)
     with LiveLine("rounds") as progress, interruptible():
         (report,) = race(request, progress)
     if out is not None:

@@ -190,7 +190,7 @@ class GraphPlan:
     kernels: tuple[PlannedKernel, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class RecordedPlan:
     """What a recording knows beside the events: the plans of each bucket's graphs, by bucket.
 

@@ -55,10 +55,7 @@ class CauseKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a range ends: a sentence and the guard's expression.
-
-    ``place`` is the line in torch that compared the size, ``user`` the line of the model.
-    """
+    """Why a range ends, the guard, and the lines of torch (``place``) and the model (``user``)."""
 
     kind: CauseKind
     sentence: str
@@ -123,9 +120,8 @@ class Section:
 class Explanation:
     """The explanation of a model: a section for each dim that has several sizes.
 
-    ``assumptions`` are the model and inputs that nobody named. ``assumed`` are the facts of an
-    assumed device. ``caveats`` limit the answer, such as frames that torch.compile leaves
-    uncompiled.
+    ``assumptions`` are what nobody named, ``assumed`` the facts of an assumed device. ``caveats``
+    limit the answer, such as frames that torch.compile leaves uncompiled.
     """
 
     model: str
@@ -397,11 +393,10 @@ class Coverage:
 def cover(
     compile_at: Callable[[int], Sequence[Artifact]], sizes: Sequence[int], largest: int, limit: int
 ) -> Coverage:
-    """Return the ranges that artifacts serve, after compiling *sizes* and then sizes without one.
+    """Return the ranges that artifacts serve, after *sizes* and then sizes without one.
 
-    *compile_at* runs the model at a size and returns the new artifacts, none where an earlier
-    artifact served. In the end every size from the smallest of *sizes* to *largest* is served,
-    unless that takes more than *limit* sizes.
+    *compile_at* runs the model at a size and returns the new artifacts. In the end every size to
+    *largest* is served, unless that takes more than *limit* sizes.
     """
     coverage = Coverage(tuple(sizes), largest)
     for size in sizes:

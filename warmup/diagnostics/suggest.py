@@ -187,10 +187,9 @@ class _Observed(msgspec.Struct, forbid_unknown_fields=True):
 def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[int, int]:
     """Return the count of each size in *source*: a file's path, a binary stream, or a mapping.
 
-    Each line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``; the first may be
-    the header ``size`` or ``size,count``, and blank lines are skipped. A missing count is 1, counts
-    of the same size add up, and sizes with the count 0 are left out. Memory is bounded. A
-    SettingsError names the line.
+    A line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``, the first also the
+    header ``size`` or ``size,count``. A missing count is 1, counts of a size add up, and blank
+    lines and counts of 0 are left out. Memory is bounded. A SettingsError names the line.
     """
     if isinstance(source, Mapping):
         pairs = ((f"{pair[0]}: {pair[1]}", pair) for pair in source.items())

@@ -41,10 +41,7 @@ class NeedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a layer takes: ids below ``size``, or ``size`` features, or ``size`` channels.
-
-    ``rank`` is the number of dims behind the channels, such as 2 for images.
-    """
+    """What a layer takes: ids below ``size``, features, or channels before ``rank`` dims."""
 
     kind: NeedKind
     size: int = 0
@@ -53,10 +50,7 @@ class Need:
 
 @dataclass(slots=True)
 class Encounters:
-    """What the inputs of a forward met: by input its first layer's `Need`, and all embeddings.
-
-    ``calls`` counts functions of torch, which says how far a forward got.
-    """
+    """By input the first `Need` that it met, all embeddings, and how many functions were called."""
 
     needs: dict[str, Need] = field(default_factory=dict)
     embedding_rows: list[int] = field(default_factory=list)
@@ -79,11 +73,7 @@ class FakeModel:
     make: Callable[[], nn.Module]
 
     def call(self, make_arguments: Callable[[], tuple[Args, Mapping[str, Any]]]) -> Encounters:
-        """Return what the inputs meet that *make_arguments* makes of fake tensors.
-
-        Each call is that of a new copy, since a forward may store values in its model. What forward
-        prints is lost, and so are its warnings.
-        """
+        """Return what the inputs of *make_arguments* meet in a new copy, without its prints."""
         module, found = self.make(), Encounters()
         with redirect_stdout(io.StringIO()), warnings.catch_warnings(), fake_tensors(self.mode):
             warnings.simplefilter("ignore")

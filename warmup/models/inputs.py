@@ -260,11 +260,7 @@ class _FormSearch:
         raise _cannot_infer(reason, self.names, tuple(self.failures), closest)
 
     def _next(self) -> Form | None:
-        """Return the next form to try.
-
-        First come inputs for the layers that they met, then any; among each, inputs that all have a
-        batch of one in front, or none of them, come first.
-        """
+        """Return the next form to try: for layers that inputs met, then any; like batches first."""
 
         def is_uniform(form: Form) -> bool:
             return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
@@ -373,10 +369,7 @@ def place_model(
 
 
 def mark_inputs(make_inputs: Callable[[Bucket], Inputs], bucket: Bucket) -> Inputs:
-    """Return the inputs of *bucket*; each dim whose size has a range is marked with that range.
-
-    A dim has the range of a size when it changes where *make_inputs* gets the lower end.
-    """
+    """Return the inputs of *bucket*, each dim that a lower end changes marked with its range."""
     inputs = make_inputs(bucket)
     leaves = inputs.leaves()
     for name, low in bucket.lows:

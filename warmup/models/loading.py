@@ -58,7 +58,6 @@ class ModelFile:
         }
 
     def instances(self) -> Mapping[str, nn.Module]:
-        """Return the modules that exist here by their first names; a compiled copy is no other."""
         first: dict[int, tuple[str, nn.Module]] = {}
         for name, value in vars(self.namespace).items():
             if isinstance(value, nn.Module):
@@ -70,11 +69,7 @@ class ModelFile:
 
 
 def open_target(target: str) -> tuple[ModelFile, str]:
-    """Import what *target* names; return it, and the name behind the colon, empty without one.
-
-    The folder of a file, or for a module the working directory, is searched for other imports. The
-    ``__main__`` block does not run, and ``sys.argv`` has no arguments meanwhile.
-    """
+    """Import what *target* names, from its folder; return it, and the name behind the colon."""
     path, name = _split(target)
     return ModelFile(target, path, _import(path, target)), name
 
@@ -360,11 +355,7 @@ def accepts_example(
     device: torch.device | None = None,
     dtype: Cast = None,
 ) -> bool:
-    """Whether a fake model accepts what *function* returns for the sizes of *bucket*.
-
-    Floating inputs are cast to *dtype* if given. Where inputs cannot be fake, as sparse and
-    quantized tensors, it is whether forward has parameters for them.
-    """
+    """Whether a fake model, or else its signature, accepts what *function* returns for *bucket*."""
     try:
         model = make_fake()
     except Exception:  # noqa: BLE001  the user's class may raise anything: it is not the one then
@@ -388,12 +379,10 @@ def accepts_example(
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype | None:
-    """Return the dtype of the first floating parameter of *module*, None without one."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
 
 
 def forward_parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of forward; none where Python does not know them, as of a script."""
     try:
         return inspect.signature(module.forward).parameters
     except (TypeError, ValueError):

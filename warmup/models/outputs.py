@@ -115,7 +115,7 @@ def _chunks(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield torch.view_as_real(chunk.to(wide)) if wide is torch.complex128 else chunk.to(wide)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NotedTensor:
     """A tensor before a call, and its version, which each write in place raises.
 
@@ -125,15 +125,12 @@ class NotedTensor:
 
     name: str
     tensor: torch.Tensor
-    version: int
     holder: nn.Module | None = None
     attribute: str = ""
+    version: int = field(init=False)
 
-    @classmethod
-    def of(
-        cls, name: str, tensor: torch.Tensor, holder: nn.Module | None = None, attribute: str = ""
-    ) -> NotedTensor:
-        return cls(name, tensor, tensor._version, holder, attribute)  # noqa: SLF001  torch's own name of the count of writes
+    def __post_init__(self) -> None:
+        self.version = self.tensor._version  # noqa: SLF001  torch's own name of the count of writes
 
     @property
     def current(self) -> Any:
@@ -144,7 +141,6 @@ class NotedTensor:
         return self.current is not self.tensor or self.tensor._version != self.version  # noqa: SLF001  as above
 
     def put_back(self, value: torch.Tensor) -> None:
-        """Have the tensor in its place again, with the elements of *value*."""
         if self.holder is not None and self.current is not self.tensor:
             setattr(self.holder, self.attribute, self.tensor)
         with torch.no_grad():
@@ -161,12 +157,12 @@ def noted_tensors(
         if not tensor.is_inference():
             holder, _, attribute = name.rpartition(".")
             place = module.get_submodule(holder), attribute
-            noted.append(NotedTensor.of(f"{kind} {name}", tensor, *place))
+            noted.append(NotedTensor(f"{kind} {name}", tensor, *place))
     for args, kwargs in calls:
         named = {**{str(number): value for number, value in enumerate(args)}, **kwargs}
         for argument, value in named.items():
             tensors = (each for each in tensors_of(value) if not each.is_inference())
-            noted += [NotedTensor.of(f"input {argument}", tensor) for tensor in tensors]
+            noted += [NotedTensor(f"input {argument}", tensor) for tensor in tensors]
     return tuple(noted)
 
 
@@ -207,7 +203,7 @@ class CallState:
         """Keep the values that the written ones of *noted* have now, and return their names."""
         changed = [one for one in noted if one.is_written]
         self._kept = [
-            (NotedTensor.of(one.name, now, one.holder, one.attribute), now.detach().clone())
+            (NotedTensor(one.name, now, one.holder, one.attribute), now.detach().clone())
             for one in changed
             if isinstance(now := one.current, torch.Tensor)
         ]
@@ -230,10 +226,7 @@ _CGROUP: Final = Path("/sys/fs/cgroup")
 
 @dataclass(frozen=True, slots=True)
 class WideRun:
-    """The outputs of a model in higher precision: one for each call, on the device that ran them.
-
-    ``name`` says what was run where (``float32 eager on cpu``), or why ``outputs`` is None.
-    """
+    """The outputs of each call in higher precision, None with the reason in ``name``."""
 
     outputs: list[Any] | None
     name: str
@@ -247,10 +240,9 @@ def run_wide(
 ) -> WideRun:
     """Return the outputs of *module*, uncompiled, in higher precision for each inputs of *calls*.
 
-    That is float64 where all floating tensors are float32, float32 where some are narrower. Weights
-    and inputs are converted copies. It runs on *device*, or on the CPU where the memory of *device*
-    is too small; without outputs where both are, or where the model fails in that precision.
-    *available* returns the free bytes of a device, `available_bytes` by default.
+    That is float64 where all floating tensors are float32, float32 where some are narrower, on
+    copies. It runs on *device*, or on the CPU where *available* (`available_bytes`) says that
+    *device* is too small; without outputs where both are, or the model fails in that precision.
     """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     inputs = [tensor for call in calls for tensor in tensors_of((call.args, call.kwargs))]

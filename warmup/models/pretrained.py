@@ -32,10 +32,7 @@ class _StepReachedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _RecordedStep:
-    """The arguments of a recorded call, and what its cache held before it.
-
-    *name* is the argument with the cache: ``past_key_values``, since transformers 5.24 ``cache``.
-    """
+    """The arguments of a recorded call, and what its cache, the argument *name*, held before."""
 
     kwargs: Mapping[str, Any]
     name: str
@@ -334,10 +331,9 @@ _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 def load_pretrained(target: ModelTarget) -> LoadedModel:
     """Return the model of *target*: ``FOLDER``, ``CONFIG.json``, each also with ``:CLASS``.
 
-    CLASS is a model class of transformers; without it, it is the first of the config's
-    ``architectures``. The arguments of *target* replace fields of the config. Random weights are
-    the same in each process. A ModelError where the library, a file, class or field is missing, the
-    model needs code of its own, or the weights are incomplete or no safetensors.
+    CLASS is of transformers, else the first of the config's ``architectures``; the arguments of
+    *target* replace fields of the config. Random weights are the same in each process. A ModelError
+    where something is missing, the model needs its own code, or weights are no safetensors.
     """
     try:
         import transformers

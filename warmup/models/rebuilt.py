@@ -58,10 +58,7 @@ class RebuiltProblem:
 
 
 def rebuild(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that should ask for *key*: only compiling it shows whether.
-
-    A dynamic dim is marked with its range, and has the largest size of the range.
-    """
+    """Return a module that should ask for *key*, at the largest sizes: a compile shows it."""
     kind = kind_of(key)
     if kind.rebuild is None:
         raise ProblemError(
@@ -86,10 +83,7 @@ _MakeInputs = Callable[..., tuple[torch.Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class OperandTensor:
-    """A tensor to make: sizes may be dynamic, strides are static; both in elements.
-
-    Random values of floating dtypes are multiplied by ``scale``, and positive if ``is_positive``.
-    """
+    """A tensor to make, in elements; random floats are scaled, and positive if ``is_positive``."""
 
     sizes: tuple[Dim, ...]
     strides: tuple[int, ...]
@@ -99,7 +93,6 @@ class OperandTensor:
 
     @property
     def elements(self) -> int:
-        """Elements of memory from the first to the last of the tensor, gaps included."""
         spans = zip(self.sizes, self.strides, strict=True)
         return 1 + sum((size_of(dim) - 1) * stride for dim, stride in spans)
 
@@ -438,10 +431,7 @@ def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
 
 
 class _GemmModule(nn.Module):
-    """The GEMM of *problem* and its epilogue; its arguments are tensors in the order of *names*.
-
-    Those of *free* are made by an operation before it.
-    """
+    """The GEMM of *problem* on arguments in the order of *names*, *free* ones made before it."""
 
     def __init__(
         self,

@@ -124,7 +124,6 @@ def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _select(container: nn.Module, indices: Sequence[int]) -> dict[str, nn.Module]:
-    """Return the layers of *container* at *indices*, by the names that *container* looks up."""
     layers = [*vars(container)["_modules"].items()]
     is_numbered = isinstance(container, nn.ModuleList)  # a ModuleList looks layers up by number
     return {

@@ -228,11 +228,7 @@ def _refusal(linear: nn.Linear) -> str | None:
 
 
 def _modules_around_chains(model: nn.Module, free: Sequence[_Unaligned]) -> list[_Around]:
-    """Return the smallest modules that may hold a chain, innermost first, with their Linears.
-
-    A Linear that also has a name outside of a module does not count as in it: a caller outside
-    would get padded features.
-    """
+    """Return the smallest modules that may hold chains, innermost first, and their Linears."""
     names = _names_of(model)
     inside = defaultdict[str, list[_Unaligned]](list)
     for candidate in free:
@@ -252,7 +248,6 @@ def _modules_around_chains(model: nn.Module, free: Sequence[_Unaligned]) -> list
 
 
 def _ancestors(name: str) -> Iterator[str]:
-    """Yield the names of the modules around *name*, innermost first, last the model's: empty."""
     while name:
         name = name.rpartition(".")[0]
         yield name
@@ -328,11 +323,7 @@ def _no_chain(candidates: Sequence[_Unaligned], reason: str) -> UnpaddedLinears:
 
 
 def _trace(module: nn.Module) -> fx.Graph:
-    """Return the traced forward of *module*; no operation on a tensor runs.
-
-    A module inside that has hooks would see padded values, and attributes that forward sets would
-    be read elsewhere: such a module has no chain.
-    """
+    """Return the traced forward of *module*, which has no hooks and sets no attributes."""
     kind = type(module).__name__
     if "forward" in vars(module):
         raise _NoChainError(f"{kind} has a forward of its own")
@@ -450,7 +441,6 @@ class _PaddingFlow:
         return [(node, x) for node, x in pairs if self._root(self._origins[x]) is root]
 
     def _expression(self, root: _Unaligned, value: fx.Node) -> str:
-        """Return the expression of *value*, in which the producers of *root* count from ``p0``."""
         numbers = {producer: number for number, producer in enumerate(self._calls)}
         names = {f"p{numbers[own]}": f"p{i}" for i, own in enumerate(self.producers_of(root))}
         expression: str = self._known[value].expression

@@ -108,7 +108,6 @@ class Run:
 
     @property
     def is_silent(self) -> bool:
-        """Whether there is no decision, not even one of a graph from cache, under a table."""
         is_asked = self.asked or selections(self.counts["uncovered"])
         return not (is_asked or self.counts["cached"]["decisions"] or self.is_mismatched)
 
@@ -258,10 +257,7 @@ class Miss:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Runs that should agree and do not: on the choice for ``key`` or, without key, on the table.
-
-    ``choices`` has the names of the runs for each compiled choice, or for each table digest.
-    """
+    """The runs that disagree on ``key``, or without one on the table, by choice or digest."""
 
     key: str | None
     digest: str | None
@@ -511,7 +507,6 @@ def _tables_of(ledger: Ledger, named: str | Path | None) -> list[Table] | None:
 
 
 def _unused(ledger: Ledger, tables: Sequence[Table]) -> tuple[str, ...]:
-    """Return the rows that inductor asks for while it compiles, and did not ask for."""
     rows = {key for table in tables for key in table.rows if kind_of(key).is_asked}
     for run in ledger.runs.values():
         if not run.is_mismatched:
@@ -579,11 +574,7 @@ def encode_problems(counts: Mapping[tuple[str, str], int], digests: Iterable[str
 
 
 def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
-    """Return the problems in the misses document *path*, in its order.
-
-    A SettingsError where the file cannot be read, or is no misses document; it has the JSON
-    pointer.
-    """
+    """Return the problems of the document *path*; a SettingsError has the JSON pointer."""
     remedy = "write it with `warmup audit LOG... --misses-out FILE`"
     name = f"--problems {shown(path)}"
     try:

@@ -57,11 +57,7 @@ class PackedBundle:
 def pack(
     table: Path, digest: str, runtime: Runtime, files: Mapping[str, bytes], started: float
 ) -> PackedBundle:
-    """Write *files* as the bundle of *table* beside it, ``NAME.bundle``, or raise a BundleError.
-
-    Kernels of the bundle before stay in it, for buckets of earlier builds, and graphs of this
-    table.
-    """
+    """Write the bundle of *table* beside it, with earlier kernels, or raise a BundleError."""
     path, needs = table.with_suffix(BUNDLE_SUFFIX), needs_of(runtime)
     files = {**_earlier(path, digest, needs), **files}
     write_bundle(path, digest, needs, files)

@@ -141,10 +141,7 @@ class ServedModel:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def without_artifact(self, reason: UncompiledReason, message: str) -> ServingCall:
-        """Return the uncompiled model, and count the call for *reason*; a SizeError if strict.
-
-        *message* is logged, and an event of the installed table, when the count is a power of two.
-        """
+        """Return the uncompiled model, counted, told at powers of two; a SizeError if strict."""
         if self.is_strict:
             raise SizeError(message, "send sizes that a bucket serves, or add a bucket")
         with self._lock:
@@ -324,11 +321,7 @@ class PaddedArtifact(BucketArtifact):
         return _cut(result, cuts, sizes)
 
     def _rounding(self, result: Any, args: Args, kwargs: Kwargs) -> float:
-        """Return how far *result* may be from the unpadded output without an effect of padding.
-
-        As a build judges, from the distance to the uncompiled model for the same padded inputs: a
-        server may not have the memory for a run in higher precision.
-        """
+        """Return how far *result* may be from the unpadded output, as a build judges it."""
         padded_args, padded_kwargs = self._padded(args, kwargs)
         uncompiled = self.served.model(*padded_args, **padded_kwargs)
         return MOST_TIMES * max(output_errors(uncompiled, result), default=0.0)
@@ -456,11 +449,9 @@ def make_buckets(
 def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
     """Compile each bucket with its call of *calls*, and call it.
 
-    Dynamo traces one graph at a time, so threads would gain nothing. First every bucket is traced,
-    to the first that cannot be, and its kernels go to inductor's workers; then each bucket is
-    called as soon as its own kernels are compiled, which compiles parts such as those after a graph
-    break. A bucket whose kernels fail loses its artifact. The first error is raised, with a note
-    that names the bucket.
+    Dynamo traces one graph at a time. First every bucket is traced, to the first that cannot be,
+    and its kernels go to inductor's workers; then each is called as soon as its own are compiled.
+    One whose kernels fail loses its artifact; the first error has a note that names the bucket.
     """
     pending: dict[BucketArtifact, DeferredCompile] = {}
     failed: list[tuple[BucketArtifact, Exception]] = []
@@ -488,11 +479,7 @@ def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
 def find_dims(
     model: nn.Module, make_inputs: Callable[[Bucket], Inputs], bucket: Bucket
 ) -> FoundDims:
-    """Return the ``dims`` argument of `warmup.compile` for the inputs of *bucket*.
-
-    Each of these dims is equal to the size of the bucket that it is named after; otherwise it is a
-    ModelError.
-    """
+    """Return the ``dims`` of `warmup.compile`: those that are equal to a size of *bucket*."""
     dims: FoundDims = {}
     shapes = _shapes(model, make_inputs(bucket))
     for name, size in bucket.sizes:

@@ -310,7 +310,6 @@ def _log_installed(handle: Handle, found: FoundTable, here: Runtime) -> None:
 
 
 def _connect(device: str, on_miss: OnMiss) -> tuple[Inductor | None, str]:
-    """Return the adapter to torch or, in ``fallback``, None and why this torch cannot be used."""
     from warmup.inductor import connect, start_workers
 
     try:

@@ -41,10 +41,7 @@ _POLL_S: Final = 1.0  # another thread may have taken the SIGCHLD
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """The exit code of a command, and the audit of its processes, without unused rows.
-
-    ``unread`` is why the log was not read to its end, empty when it was.
-    """
+    """A command's exit code, the audit of its processes, and why its log is partly ``unread``."""
 
     exit_code: int
     audit: AuditReport
@@ -135,11 +132,7 @@ def run_with(
     *,
     stdout_to_stderr: bool = False,
 ) -> RunReport:
-    """Run *command* to its end with warmup's start-up module and the variables *settings*.
-
-    Log, signals, exit code and errors are as in `run`. With *stdout_to_stderr* what the command
-    prints goes to this process's stderr.
-    """
+    """Run *command* as `run` does, with *settings*; its stdout may go to this process's stderr."""
     _check_command(command)
     named = audit_log or os.environ.get("WARMUP_AUDIT_LOG")
     with _signals_held() as mask, contextlib.ExitStack() as stack:
@@ -209,7 +202,6 @@ class _AppendedEvents(io.RawIOBase):
 
 
 def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
-    """Count the events, until a forwarded signal arrives: the command has ended."""
 
     def is_cut() -> bool:
         return not FORWARDED.isdisjoint(signal.sigpending())
