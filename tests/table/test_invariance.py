@@ -11,6 +11,7 @@ from sample_tables import make_key, make_outcome, make_row, make_table
 from warmup.core.errors import TableMergeError
 from warmup.core.rows import Family, Row, Winner
 from warmup.core.trial import Outcome
+from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.table.codec import decode, encode
 from warmup.table.invariance import RowClasses, can_hold, invariance_of
@@ -51,6 +52,13 @@ def test_a_weight_is_a_key_without_its_rows() -> None:
     scaled = "scaled_mm m={0} n=64 k=64 f8_e4m3fn a=row b=col scale=f32[{0},1]:f32[1,64] out=bf16"
     spelled = {GEMM.weight(f"{scaled.format(m)} | epilogue=none") for m in (16, 2048)}
     assert len(spelled) == 1
+    sizes = "w=4x3x2x2 stride=2 padding=0 groups=1"
+    convolution = f"convolution x={{0}}x3x8x8 {sizes} f32 a={{1}} b=first out={{1}}"
+    given = [convolution.format(1, "first"), convolution.format(64, "last")]
+    assert CONVOLUTION.weight is not None
+    assert {CONVOLUTION.weight(key) for key in given} == {
+        "convolution x=x3x8x8 w=4x3x2x2 stride=2 padding=0 groups=1 f32 b=first"
+    }
     linear = "linear_unary m={0} n=64 k=64 f32 a=row b=packed out=f32 | epilogue={1}"
     assert GEMM.weight(linear.format(1, "relu")) == GEMM.weight(linear.format(9, "relu"))
     assert GEMM.weight(linear.format(1, "relu")) != GEMM.weight(linear.format(1, "none"))

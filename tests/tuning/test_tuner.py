@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,10 +13,22 @@ import pytest
 import torch
 from sample_tables import make_key, make_outcome
 
-from warmup.core.rows import L2, Evidence, Family, Method, Rejection, Row, Scope, Winner
+from warmup.core.rows import (
+    L2,
+    Evidence,
+    Family,
+    Method,
+    Rejection,
+    Row,
+    Scope,
+    Search,
+    SearchCounts,
+    Winner,
+)
 from warmup.core.trial import (
     Candidate,
     Contenders,
+    LiveSearch,
     Outcome,
     Region,
     RegionKernels,
@@ -24,7 +37,8 @@ from warmup.core.trial import (
     Tuned,
 )
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import GemmQuestion, SmallerSize
+from warmup.keys.kind import ProblemOfKey
+from warmup.keys.question import GemmQuestion, SearchQuestion, SmallerSize
 from warmup.measuring.selection import SizeOutcomes
 from warmup.measuring.trial_process import TrialNotRunError
 from warmup.table.invariance import RowClasses
@@ -442,7 +456,8 @@ def test_all_buckets_get_the_digest_with_the_least_total_time() -> None:
     """A survey chooses it; the library, which is faster and sums otherwise, is the control."""
     process, classes = DigestedProcess(), RowClasses(surveys=True)
     stated: Any = process
-    tuner = Tuner(CPU, Method(fused_top_k=0), {}, process=stated, row_classes=classes)
+    tuner = make_tuner(stated)
+    tuner.row_classes, tuner.bare.notes_bits = classes, True
 
     def measure(rows: int) -> Tuned | None:
         problem = GemmProblem.of_key(MM.format(rows, "none"))
@@ -476,3 +491,43 @@ def test_a_region_is_measured_with_every_candidate_where_the_library_cannot_win(
     both = [replace(each, fused=way) for each in (SMALL, LARGE) for way in (True, False)]
     assert [*next_variants(rivals, region, whole(2.0))] == both
     assert [*next_variants(contenders_of(*given, fuses=True), region, whole(2.0))] == []
+
+
+SIZES = "w=4x3x2x2 stride=2x2 padding=0x0 groups=1"
+CONVOLUTION = f"convolution x={{0}}x3x8x8 {SIZES} f32 a={{1}} b=first out={{1}}"
+
+
+def test_convolutions_of_every_batch_get_one_digest() -> None:
+    """The library sums in another order from 8 samples on; the slower template does not."""
+    classes = RowClasses(surveys=True)
+    stated: Any = DigestedProcess()
+    tuner = make_tuner(stated)
+    tuner.row_classes = classes
+    library, tile = Winner(Family.EXTERN, "aten::convolution"), template(16)
+    timed = {library: 1e-4, tile: 2e-3}
+
+    def measure(batch: int, layout: str) -> Tuned | None:
+        key = CONVOLUTION.format(batch, layout)
+
+        def probed(winner: Winner) -> tuple[torch.Tensor, torch.Tensor]:
+            value = 3.0 if winner == tile else float(batch >= 8)
+            return torch.full((batch, 5), value), torch.full((batch, 5), value)
+
+        search = LiveSearch(
+            listed=(library,),
+            calls={winner: lambda _, s=s: time.sleep(s) for winner, s in timed.items()},
+            more=lambda _times_us: {},
+            written=lambda _winner: [torch.ones(1)],
+            uncompiled={},
+            counts=lambda: SearchCounts(search=Search.DEFAULT, listed=2),
+            probed=probed,
+        )
+        return tuner.measure(SearchQuestion(ProblemOfKey(key), search))
+
+    batches = {1: "first", 8: "last"}
+    assert [measure(*pair) for pair in batches.items()] == [None, None]
+    classes.surveys = False
+    classes.choose()
+    rows = [measure(*pair) for pair in batches.items()]
+    assert [row and row.row.winner for row in rows] == [tile, tile]
+    assert len({row and row.row.evidence.bits for row in rows}) == 1

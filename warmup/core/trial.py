@@ -388,6 +388,9 @@ class LiveSearch:
     returns copies of the tensors that it wrote. ``uncompiled`` has the candidates that did not
     compile, with the reason, and ``counts`` returns how many were tried: both grow. ``is_cut``: the
     search ended early, since another kernel is so much faster that no further candidate can matter.
+    ``probed`` returns what a candidate makes of equal samples, a row for each, and what it makes of
+    them where every second one is another; values depend on the sizes of a sample alone. None where
+    a kernel's bits do not depend on the candidate, or no weight has several problems.
     """
 
     listed: tuple[Winner, ...]
@@ -397,6 +400,7 @@ class LiveSearch:
     uncompiled: Mapping[Winner, str]
     counts: Callable[[], SearchCounts]
     is_cut: Callable[[], bool] = lambda: False
+    probed: Callable[[Winner], tuple[Any, Any]] | None = None
     banned: Winner | None = None
 
     def without(self, banned: Winner | None) -> LiveSearch:

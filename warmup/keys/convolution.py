@@ -22,6 +22,7 @@ from warmup.keys.kind import Kind, Problem
 
 _TENSOR: Final = r"[0-9]+(?:x[0-9]+){2,4}"  # of one to three dims, batch and channels
 _WINDOW: Final = r"[0-9]+(?:x[0-9]+){0,2}"
+_SAMPLES: Final = re.compile(r"\bx=[0-9]+")
 _CHANNELS: Final = r"(?:first|last|any\([0-9,]+\))"
 
 
@@ -44,6 +45,12 @@ def _work(ingredients: Mapping[str, str]) -> Work | None:
     return Work(multiplied_in(ingredients), 2 * written * math.prod(w[1:]), moved)
 
 
+def _weight_of(key: str) -> str:
+    """Leave out the number of samples, and layouts of samples, which one sample leaves open."""
+    kept = (word for word in key.split(" ") if word.partition("=")[0] not in {"a", "out"})
+    return _SAMPLES.sub("x=", " ".join(kept))
+
+
 CONVOLUTION: Final = Kind(
     name="convolution",
     pattern=re.compile(
@@ -57,6 +64,7 @@ CONVOLUTION: Final = Kind(
     sites=frozenset({"select:convolution"}),
     work=_work,
     hidden=frozenset({"a", "b", "out"}),
+    weight=_weight_of,
 )
 
 

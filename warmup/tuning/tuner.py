@@ -37,6 +37,7 @@ from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
 from warmup.measuring.clock import cost_of
 from warmup.measuring.machine import MachineWatch
+from warmup.measuring.row_bits import bits_of_rows
 from warmup.measuring.selection import (
     SizeOutcomes,
     doubtful_us,
@@ -535,6 +536,10 @@ class Tuner:
         known = self.searches.known(key, search, partial(self.is_worth, key))
         found = known or self._search(key, search)
         self.searches.keep(key, search, found)
+        alike = self._alike(key, search, found)
+        if alike is None:
+            return None
+        found = alike
         tuned = self.rows.row_for(
             *(key, found.outcomes, found.library),
             is_disturbed=found.is_disturbed,
@@ -546,6 +551,31 @@ class Tuner:
         tuned = replace(tuned, searched=found.counts)
         is_cut = not found.is_whole and not self.region_questions.is_measuring
         return self.postponed(tuned) if is_cut else tuned
+
+    def _alike(self, key: str, search: LiveSearch, found: FoundConfigs) -> FoundConfigs | None:
+        """Return *found* for candidates with the digest of the weight of *key*, timed once more.
+
+        None where no candidate has the digest, and of a survey, which notes the digests. Without
+        ``row_classes``, and for candidates that change no bits, it is *found* itself.
+        """
+        classes = self.row_classes
+        if classes is None or search.probed is None:
+            return found
+        outcomes = [replace(one, bits=_digest_of(search, one)) for one in found.outcomes]
+        if classes.surveys:
+            classes.note(key, outcomes)
+            return None
+        bits = classes.of(key, outcomes)
+        members = {one.winner: one.time_us for one in outcomes if one.time_us and bits == one.bits}
+        if bits is None or not members:
+            classes.lacking[key] = NO_CLASS
+            self.rows.give_up(key, found.library, NO_CLASS)
+            return None
+        first = found.library if found.library in members else min(members, key=members.__getitem__)
+        calls = {winner: search.calls[winner] for winner in (first, *members)}
+        again = self._search(key, replace(search, listed=(first,), calls=calls))
+        alike = tuple(replace(one, bits=bits) for one in again.outcomes)
+        return replace(again, outcomes=alike, counts=found.counts)
 
     def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
         started, method = time.monotonic(), with_narrow_band(self.method)
@@ -600,6 +630,16 @@ class Tuner:
         if question.region is not None and (was_disturbed or not reason):
             reason = self.region_questions.keep(waiting)
         return self.rows.bare_variants_row(waiting, reason) if reason else None
+
+
+def _digest_of(search: LiveSearch, outcome: Outcome) -> str | None:
+    """Return the digest of a sample; None where samples differ, by place or by their neighbours."""
+    assert search.probed is not None
+    if outcome.time_us is None:
+        return None
+    alike, beside_others = search.probed(outcome.winner)
+    bits = bits_of_rows(alike)
+    return bits if bits == bits_of_rows(beside_others, step=2) else None
 
 
 def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:
