@@ -49,6 +49,9 @@ def test_a_trial_arrives_as_it_was_sent() -> None:
         known=(("other", LIBRARY),),
         contenders=Contenders(((LIBRARY, 1.5),), 2.5, (LIBRARY,), 2, fuses=True),
         prefers_fewer=True,
+        notes_bits=True,
+        bars_library=True,
+        only_screens=True,
     )
     arrived = trial_from_json(json.loads(json.dumps(trial_to_json(trial))))
     assert (arrived, repr(arrived)) == (trial, repr(trial))
