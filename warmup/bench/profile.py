@@ -44,7 +44,7 @@ class Limit(StrEnum):
     OTHER = "other"  # below a tenth of both peaks, and long enough
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLine:
     """All events of one name in one bucket that are about one decision.
 
@@ -81,7 +81,7 @@ class KernelLine:
         return self.ratio is not None and self.is_whole and abs(self.ratio - 1) > _DRIFT
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BucketProfile:
     """The lines of one bucket, the most time first; None is the bucket of a trace without marks.
 
@@ -220,7 +220,14 @@ def _bucket(
     gaps = [_gaps(events, mark) for (_, mark), events in windows.items()]
     busy_us, host_gap_us, device_gap_us = (sum(column) for column in zip(*gaps, strict=True))
     ordered = tuple(sorted(lines, key=lambda line: -line.total_us))
-    return BucketProfile(name, count, busy_us, host_gap_us, device_gap_us, ordered)
+    return BucketProfile(
+        bucket=name,
+        iterations=count,
+        busy_us=busy_us,
+        host_gap_us=host_gap_us,
+        device_gap_us=device_gap_us,
+        lines=ordered,
+    )
 
 
 def _gaps(events: Sequence[DeviceEvent], mark: Range | None) -> tuple[float, float, float]:
@@ -257,10 +264,24 @@ def _line(
     expected, is_whole = (None, True) if first.row is None else row_us(first.row)
     part = sum(us) / device_us if device_us else 0.0
     ratio = call_us / expected if expected else None
-    about = name_of(first.event), first.known, first.reason, first.keys, first.row, us
-    times = tuple(per_iteration.values()), part
-    rates = tflops, gbps, share
-    return KernelLine(*about, *times, work, *rates, limit, expected, ratio, is_whole)
+    return KernelLine(
+        name=name_of(first.event),
+        known_by=first.known,
+        no_row=first.reason,
+        keys=first.keys,
+        row=first.row,
+        us=us,
+        per_iteration=tuple(per_iteration.values()),
+        share=part,
+        work=work,
+        tflops=tflops,
+        gbps=gbps,
+        peak_share=share,
+        limit=limit,
+        row_us=expected,
+        ratio=ratio,
+        is_whole=is_whole,
+    )
 
 
 def row_us(row: Row) -> tuple[float, bool]:
@@ -276,7 +297,7 @@ def row_us(row: Row) -> tuple[float, bool]:
 _Sides = tuple[Sequence[KernelLine], Sequence[KernelLine]]  # of the trace before, and after
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDifference:
     """One decision or kernel in two traces: the median microseconds of an iteration.
 
@@ -333,7 +354,15 @@ def _difference(bucket: str | None, subject: str | None, sides: _Sides) -> Kerne
         (low_a, high_a), (low_b, high_b) = first.interval, second.interval
         interval = (low_b / high_a, high_b / low_a) if high_a and low_a else None
     before_us, after_us = (None if each is None else each.median for each in (first, second))
-    return KernelDifference(bucket, subject, before, after, before_us, after_us, interval)
+    return KernelDifference(
+        bucket=bucket,
+        subject=subject,
+        before=before,
+        after=after,
+        before_us=before_us,
+        after_us=after_us,
+        interval=interval,
+    )
 
 
 def _samples(lines: Sequence[KernelLine]) -> Samples | None:

@@ -312,7 +312,9 @@ def record_trace(
     runtime = describe_runtime(on)
     with contextlib.ExitStack() as stack:
         if table is not None:
-            asked = InstallRequest(table, placed.module, bundle=False, device=str(on), quiet=True)
+            asked = InstallRequest(
+                table=table, model=placed.module, bundle=False, device=str(on), quiet=True
+            )
             handle = stack.enter_context(install_as(asked))
             if handle.refused is not None:
                 raise SettingsError(handle.refused, "record on the machine of the table")

@@ -116,7 +116,7 @@ class Section:
     uncovered: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
     """The explanation of a model: a section for each dim that has several sizes.
 
@@ -203,10 +203,17 @@ def explain(
     finally:
         attachment.detach()
     name = runtime.device.name if assumed is None else assumed.name
-    about = placed.loaded.name, name, runtime.torch, mode, torch.compiler.config.recompile_limit
-    assumptions = tuple(map(str, placed.resolved.assumptions))
-    caveats = (*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines())
-    return Explanation(*about, tuple(sections), assumptions, assumed, caveats)
+    return Explanation(
+        model=placed.loaded.name,
+        device=name,
+        torch=runtime.torch,
+        mode=mode,
+        recompile_limit=torch.compiler.config.recompile_limit,
+        sections=tuple(sections),
+        assumptions=tuple(map(str, placed.resolved.assumptions)),
+        assumed=assumed,
+        caveats=(*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines()),
+    )
 
 
 def _caveats(place: torch.device, assumed: AssumedDevice | None) -> Iterator[str]:

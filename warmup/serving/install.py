@@ -46,7 +46,7 @@ MissAction: TypeAlias = Literal["fallback", "strict"]
 UncoveredAction: TypeAlias = Literal["library", "measure", "forbid"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstallRequest:
     """The arguments of `install`, and what its users set by variables alone: None reads them."""
 
@@ -117,7 +117,17 @@ def install(
         TableMismatchError: with ``strict``, the table is for another device or runtime.
         AdapterError: with ``strict``, this torch is not supported.
     """
-    return install_as(InstallRequest(table, model, on_miss, uncovered, bundle, freezing, audit_log))
+    return install_as(
+        InstallRequest(
+            table=table,
+            model=model,
+            on_miss=on_miss,
+            uncovered=uncovered,
+            bundle=bundle,
+            freezing=freezing,
+            audit_log=audit_log,
+        )
+    )
 
 
 def install_as(request: InstallRequest) -> Handle:

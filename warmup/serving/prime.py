@@ -102,10 +102,12 @@ def prime(
             work = _Priming(placed, mode, clock)
             watcher.model_loaded(placed.resolved.assumptions)
         with clock.phase(Phase.INSTALL):
-            found = FoundTable(checked.table, (checked.path,))
-            padded = placed.module if pad_weights else None
             request = InstallRequest(
-                *(found, padded, on_miss, "library", bundle, freezing),
+                table=FoundTable(checked.table, (checked.path,)),
+                model=placed.module if pad_weights else None,
+                on_miss=on_miss,
+                bundle=bundle,
+                freezing=freezing,
                 device=str(on),
                 quiet=True,  # the report of each bucket says it
             )
