@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from driver import HERE, StoppedError, add_options, caches_in, say, write
-from warmup.bench.race import Remote, serve
 
+from warmup.bench.compare import Remote, serve
 from warmup.core.files import temporary_folder
 from warmup.core.processes import ChildError
 from warmup.core.trial import geomean

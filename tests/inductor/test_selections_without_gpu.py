@@ -129,20 +129,3 @@ def test_a_template_runs_on_the_stream_that_is_current_when_it_is_called() -> No
     tensor = torch.zeros(2)
     run_of(SimpleNamespace(bmreq=request), (tensor, tensor), tensor)(0)
     assert streams == [0]  # a CPU's only stream
-
-
-def test_samples_of_a_probe_are_equal_whatever_their_number() -> None:
-    """So are the weights; in every second channel of the output the products cancel."""
-    from warmup.inductor.selections import fill_samples
-
-    filled = []
-    for batch in (1, 6):
-        x, w = torch.empty(batch, 4, 6, 6), torch.empty(3, 4, 2, 2)
-        fill_samples(x, w)
-        assert torch.equal(x, x[:1].expand(x.shape)), batch
-        filled.append((x[0], w))
-    (one, w), (many, same) = filled
-    assert torch.equal(one, many)
-    assert torch.equal(w, same)
-    exact = torch.conv2d(one[None].double(), w.double()).abs().amax((0, 2, 3))
-    assert exact[0] < 1e-9 < exact[1]

@@ -13,7 +13,7 @@ from sample_trials import dense, make_trial
 from warmup.core.rows import Family, Winner
 from warmup.core.trial import Candidate, Operands, ViewSpec
 from warmup.measuring.reference import OperandSets
-from warmup.measuring.row_bits import Probe, bits_of_rows
+from warmup.measuring.row_bits import Probe, bits_of_rows, fill_samples
 from warmup.measuring.trial import run_trial
 
 K, N = 64, 24
@@ -134,3 +134,18 @@ def test_a_vector_has_no_rows() -> None:
     assert bits_of_rows(torch.ones(4)) is None
     assert bits_of_rows(torch.ones(0, 4)) is None
     assert bits_of_rows(torch.tensor([[0.0], [-0.0]])) is None
+
+
+def test_samples_of_a_probe_are_equal_whatever_their_number() -> None:
+    """So are the weights; in every second channel of the output the products cancel."""
+    filled = []
+    for batch in (1, 6):
+        x, w = torch.empty(batch, 4, 6, 6), torch.empty(3, 4, 2, 2)
+        fill_samples(x, w)
+        assert torch.equal(x, x[:1].expand(x.shape)), batch
+        filled.append((x[0], w))
+    (one, w), (many, same) = filled
+    assert torch.equal(one, many)
+    assert torch.equal(w, same)
+    exact = torch.conv2d(one[None].double(), w.double()).abs().amax((0, 2, 3))
+    assert exact[0] < 1e-9 < exact[1]

@@ -95,7 +95,7 @@ def test_a_table_says_what_it_promises() -> None:
     """Weights with one digest, those that broke it, and rows of kinds that have none."""
     whole = invariant({FEW: row_with("0" * 16), MANY: row_with("0" * 16)})
     assert str(invariance_of(whole)) == (
-        "1 weight with one digest each (addmm 1); not promised: what has no row"
+        "1 weight with one digest each (addmm 1); not promised: decisions without a row"
     )
     assert invariance_of(make_table()) is None
     for other in ("1" * 16, None):

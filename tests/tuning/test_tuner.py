@@ -509,18 +509,18 @@ def test_convolutions_of_every_batch_get_one_digest() -> None:
     def measure(batch: int, layout: str) -> Tuned | None:
         key = CONVOLUTION.format(batch, layout)
 
-        def probed(winner: Winner) -> tuple[torch.Tensor, torch.Tensor]:
-            value = 3.0 if winner == tile else float(batch >= 8)
-            return torch.full((batch, 5), value), torch.full((batch, 5), value)
+        def written(winner: Winner) -> list[torch.Tensor]:
+            ends = 0.001 * (0.0 if winner == tile else 1.0 + (batch >= 8))
+            return [torch.full((batch, 5), 1.0 + ends)]
 
         search = LiveSearch(
             listed=(library,),
             calls={winner: lambda _, s=s: time.sleep(s) for winner, s in timed.items()},
             more=lambda _times_us: {},
-            written=lambda _winner: [torch.ones(1)],
+            written=written,
             uncompiled={},
             counts=lambda: SearchCounts(search=Search.DEFAULT, listed=2),
-            probed=probed,
+            samples=(torch.empty(batch, 3, 8, 8), torch.empty(4, 3, 2, 2)),
         )
         return tuner.measure(SearchQuestion(ProblemOfKey(key), search))
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -48,8 +48,15 @@ def run(
 
     wanted = options.parse_failures(fail_on)
     try:
-        how: dict[str, Any] = {"on_miss": on_miss, "uncovered": uncovered, "freezing": freezing}
-        report = run_command(command, table=table, audit_log=audit_log, bundle=bundle, **how)
+        report = run_command(
+            command,
+            table=table,
+            on_miss=on_miss,
+            uncovered=uncovered,
+            audit_log=audit_log,
+            bundle=bundle,
+            freezing=freezing,
+        )
     except TableMismatchError as error:
         error.exit_code = EXIT_MISMATCH
         raise

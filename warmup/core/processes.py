@@ -176,9 +176,9 @@ def end_with_parent() -> None:
 def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
     """Yield what sends an answer to the parent, from any thread; this process ends with it."""
     end_with_parent()
-    lock, inherited = threading.Lock(), False  # a process started here would keep the pipe open
-    os.set_inheritable(int(sys.argv[-1]), inherited)
-    with os.fdopen(int(sys.argv[-1]), "wb") as answers:
+    lock, pipe = threading.Lock(), int(sys.argv[-1])
+    os.set_inheritable(pipe, False)  # noqa: FBT003  a process started here would keep it open
+    with os.fdopen(pipe, "wb") as answers:
 
         def send(message: Mapping[str, Any]) -> None:
             line = json.dumps(message).encode() + b"\n"

@@ -364,6 +364,15 @@ class Operands(Protocol):
         """Fill every output with NaN or the largest integer, so that unwritten parts show."""
 
 
+def without_repeats(tensor: Any) -> Any:
+    """Return a torch *tensor* without the dims along which it repeats, as an expanded bias does."""
+    sizes = [
+        size if stride else min(size, 1)
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    ]
+    return tensor.as_strided(sizes, tensor.stride())
+
+
 def trial_to_json(trial: Trial) -> dict[str, Any]:
     """Return *trial* as JSON values, for `trial_from_json` in another process."""
     document: dict[str, Any] = msgspec.to_builtins(trial)
@@ -388,9 +397,9 @@ class LiveSearch:
     returns copies of the tensors that it wrote. ``uncompiled`` has the candidates that did not
     compile, with the reason, and ``counts`` returns how many were tried: both grow. ``is_cut``: the
     search ended early, since another kernel is so much faster that no further candidate can matter.
-    ``probed`` returns what a candidate makes of equal samples, a row for each, and what it makes of
-    them where every second one is another; values depend on the sizes of a sample alone. None where
-    a kernel's bits do not depend on the candidate, or no weight has several problems.
+    ``samples`` are the two tensors, of samples and of weights, whose product each candidate writes,
+    a row for each sample; both may be overwritten when the search is over. None where the bits that
+    a kernel writes do not depend on the candidate.
     """
 
     listed: tuple[Winner, ...]
@@ -400,7 +409,7 @@ class LiveSearch:
     uncompiled: Mapping[Winner, str]
     counts: Callable[[], SearchCounts]
     is_cut: Callable[[], bool] = lambda: False
-    probed: Callable[[Winner], tuple[Any, Any]] | None = None
+    samples: tuple[Any, Any] | None = None
     banned: Winner | None = None
 
     def without(self, banned: Winner | None) -> LiveSearch:

@@ -40,8 +40,6 @@ from warmup.keys.kind import Problem
 from warmup.keys.question import Answers, SearchQuestion
 
 _LEAST_CHOICES: Final = 2
-_PROBE_SEED: Final = 314_159
-_MOST_EXPONENT: Final = 4  # powers of two, which float16 holds
 # What is tuned of a template. Its other kwargs follow from the operands and their precision.
 _TILE_WORDS: Final = re.compile(r"\b(BLOCK_[MNKLC]|num_stages|num_warps)=([0-9]+)")
 
@@ -53,7 +51,7 @@ class SelectionChoices(KindHooks):
 
     name: ClassVar[str]  # what inductor calls the selection
     templates: ClassVar[Mapping[str, Any]]  # by the first words of their choices' names
-    counts_samples: ClassVar[bool] = False  # the first dim of the first input and the output
+    has_samples: ClassVar[bool] = False  # the first dim of the first input and the output
     # In tables of earlier builds the policy's option leaves the library.
     is_always_kept: ClassVar[bool] = False
 
@@ -151,7 +149,7 @@ class SelectionChoices(KindHooks):
             return ready[0]
         with torch.random.fork_rng(devices=[layout.device]), torch.no_grad():
             tensors = self.tensors_for(inputs, makers or {})
-            search = _search_of(named, library, tensors, layout, probes=self.counts_samples)
+            search = _search_of(named, library, tensors, layout, has_samples=self.has_samples)
             winner = self._answers.measure(SearchQuestion(problem, search))
         return named.get(winner or library, default)
 
@@ -167,7 +165,7 @@ class Convolutions(SelectionChoices):
             *filter(None, [getattr(conv, "depthwise_conv1d_template", None)]),  # not in torch 2.11
         )
     }
-    is_always_kept = counts_samples = True
+    is_always_kept = has_samples = True
 
     @staticmethod
     def _describe(choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> Problem:
@@ -285,7 +283,7 @@ def _search_of(
     inputs: Sequence[torch.Tensor],
     layout: Any,
     *,
-    probes: bool,
+    has_samples: bool,
 ) -> LiveSearch:
     """Return the search among the compiled *choices* on *inputs*; *library* is the control."""
     sizes, strides = _whole(layout.size), _whole(layout.stride)
@@ -297,13 +295,6 @@ def _search_of(
         returned = runs[winner](0)
         return [returned if isinstance(returned, torch.Tensor) else out.clone()]
 
-    def probed(winner: Winner) -> tuple[torch.Tensor, torch.Tensor]:
-        fill_samples(*inputs[:2])
-        alike = written(winner)[0].flatten(1)
-        inputs[0][1::2] = math.nan
-        inputs[0][1::4] = math.inf
-        return alike, written(winner)[0].flatten(1)
-
     counts = SearchCounts(search=Search.DEFAULT, listed=len(runs))
     return LiveSearch(
         listed=(library,),
@@ -312,29 +303,8 @@ def _search_of(
         written=written,
         uncompiled={},
         counts=lambda: counts,
-        probed=probed if probes else None,
+        samples=(inputs[0], inputs[1]) if has_samples else None,
     )
-
-
-def fill_samples(x: torch.Tensor, w: torch.Tensor) -> None:
-    """Give every sample of *x* the same values.
-
-    Exponents are wide, and for every second output channel the products cancel, so that rounding is
-    left, which shows the order of a sum. The values do not depend on the number of samples.
-    """
-    source = torch.Generator(device=x.device).manual_seed(_PROBE_SEED)
-    for tensor, sizes in ((x, (1, *x.shape[1:])), (w, tuple(w.shape))):
-        values = torch.empty(sizes, device=x.device).normal_(generator=source)
-        exponents = torch.randint(
-            -_MOST_EXPONENT, _MOST_EXPONENT + 1, sizes, device=x.device, generator=source
-        )
-        values *= torch.exp2(exponents.float())
-        half = sizes[1] // 2
-        if tensor is x:
-            values[:, half : 2 * half] = values[:, :half]
-        else:
-            values[::2, half : 2 * half] = -values[::2, :half]
-        tensor.copy_(values.expand(tensor.shape))
 
 
 def run_of(

@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from warmup.core.trial import Operands
+from warmup.core.trial import Operands, without_repeats
 
 _DIGITS: Final = 16
 _SEED: Final = 271_828
@@ -29,6 +29,7 @@ _SCALES: Final = (2, 3)  # of scaled_mm
 # The largest power of two by which a value is scaled: narrow floats overflow.
 _EXPONENTS: Final = {torch.float16: 4, torch.float8_e4m3fn: 1, torch.float8_e5m2: 2}
 _WIDE_EXPONENTS: Final = 8
+_SAMPLE_EXPONENTS: Final = 4  # float16 holds them
 _ODD_VALUES: Final = (float("nan"), float("inf"), float("-inf"), 1e30, 1e-40)
 
 
@@ -47,7 +48,7 @@ class Probe:
         """Make all rows equal; the values depend on the position of the operand and its columns."""
         for number, view in self._changeable():
             is_shared = number in _SHARED.get(self.op, ())
-            target = _once(view)
+            target = without_repeats(view)
             # The dim before the last one counts rows, or of a shared operand what is summed.
             kept = target.dim() - (1 if not is_shared else min(2, target.dim()))
             sizes = [1] * kept + list(target.shape[kept:])
@@ -58,7 +59,7 @@ class Probe:
         """Fill every second row with infinities, NaN and other values; False where there is one."""
         changed = False
         for number, view in self._changeable():
-            target = _once(view)
+            target = without_repeats(view)
             has_rows = number not in _SHARED.get(self.op, ()) and target.dim() > 1
             if not (has_rows and target.is_floating_point() and target.shape[-2] > 1):
                 continue
@@ -79,12 +80,10 @@ class Probe:
         source = torch.Generator(device=like.device).manual_seed(_SEED + number)
         if not like.is_floating_point():
             return torch.randint(-8, 8, sizes, device=like.device, generator=source)
-        values = torch.empty(sizes, device=like.device).normal_(generator=source)
         if is_scale:
+            values = torch.empty(sizes, device=like.device).normal_(generator=source)
             return values.abs_().add_(0.5)
-        most = _EXPONENTS.get(like.dtype, _WIDE_EXPONENTS)
-        exponents = torch.randint(-most, most + 1, sizes, device=like.device, generator=source)
-        values = values * torch.exp2(exponents.float())
+        values = _drawn(sizes, source, _EXPONENTS.get(like.dtype, _WIDE_EXPONENTS))
         is_shared = number in _SHARED.get(self.op, ())
         if is_shared and len(sizes) > 1:  # the second half of what is summed takes back the first
             half = sizes[-2] // 2
@@ -101,12 +100,33 @@ class Probe:
         )
 
 
-def _once(view: torch.Tensor) -> torch.Tensor:
-    sizes = [
-        size if stride else min(size, 1)
-        for size, stride in zip(view.shape, view.stride(), strict=True)
-    ]
-    return view.as_strided(sizes, view.stride())
+def _drawn(sizes: Sequence[int], source: torch.Generator, most: int) -> torch.Tensor:
+    """Return normal values times powers of two from -*most* to *most*."""
+    device = source.device
+    values = torch.empty(sizes, device=device).normal_(generator=source)
+    exponents = torch.randint(-most, most + 1, sizes, device=device, generator=source)
+    return values * torch.exp2(exponents.float())
+
+
+def fill_samples(x: torch.Tensor, w: torch.Tensor) -> None:
+    """Give every sample of *x* the same values, for a convolution with *w*, as `Probe` does.
+
+    The values do not depend on the number of samples.
+    """
+    source = torch.Generator(device=x.device).manual_seed(_SEED)
+    sample = _drawn((1, *x.shape[1:]), source, _SAMPLE_EXPONENTS)
+    weights = _drawn(w.shape, source, _SAMPLE_EXPONENTS)
+    half = w.shape[1] // 2
+    sample[:, half : 2 * half] = sample[:, :half]
+    weights[::2, half : 2 * half] = -weights[::2, :half]
+    x.copy_(sample.expand(x.shape))
+    w.copy_(weights)
+
+
+def disturb_samples(x: torch.Tensor) -> None:
+    """Fill every second sample with infinities or NaN."""
+    x[1::2] = float("nan")
+    x[1::4] = float("inf")
 
 
 def bits_of_rows(out: torch.Tensor, step: int = 1) -> str | None:

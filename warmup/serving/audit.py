@@ -285,7 +285,7 @@ class AuditReport:
       ``bundles`` what became of the bundle.
     - ``unused`` has the rows that no run asked for, None when no table could be read, or when some
       may be in use by graphs from a cache, whose decisions have no keys in the log.
-    - ``invariance`` says whether what was compiled keeps the promise of an invariant table; None
+    - ``invariance`` says whether the compiled kernels keep the promise of an invariant table; None
       for other tables, and where ``unused`` is None.
     """
 

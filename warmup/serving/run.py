@@ -85,11 +85,11 @@ def run(
 
     *on_miss* is ``fallback`` or ``strict``; it, *uncovered*, *bundle* and *freezing* are as in
     `install`. With ``strict`` a process that describes this machine checks the table first. Events
-    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary
-    file; the report counts all that is appended meanwhile, which programs that share the file do,
-    too. Signals that arrive meanwhile go to the command, unless a terminal has sent them to both
-    processes. The exit code is the command's own, or 128 plus the number of the signal that killed
-    the command. To be called from the main thread.
+    are appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, or a temporary file; the report counts all
+    that is appended meanwhile, which programs that share the file do, too. Signals that arrive
+    meanwhile go to the command, unless a terminal has sent them to both processes. The exit code is
+    the command's own, or 128 plus the number of the signal that killed the command. To be called
+    from the main thread.
 
     Raises:
         SettingsError: an argument cannot be used, or the command cannot be started.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Final
 
 from warmup.core.events import in_brackets, logger
@@ -41,9 +42,8 @@ class RowClasses:
         """Note the least time of each digest for *key*."""
         times = self._times_us.setdefault(_weight(key), {})
         least = times.setdefault(key, {})
-        for one in outcomes:
-            if one.bits is not None and one.time_us and can_hold(key, one.winner):
-                least[one.bits] = min(least.get(one.bits, one.time_us), one.time_us)
+        for time_us, bits, _ in _held(key, outcomes):
+            least[bits] = min(least.get(bits, time_us), time_us)
 
     def choose(self) -> None:
         """Choose for each weight the digest with the least total time over all of its problems.
@@ -61,16 +61,35 @@ class RowClasses:
         self._times_us.clear()
 
     def of(self, key: str, outcomes: Sequence[Outcome]) -> str | None:
-        """Return the digest of the weight of *key*, by *outcomes* where it has none yet."""
-        if (bits := self.chosen.get(_weight(key))) is None:
-            timed = [one for one in outcomes if one.bits is not None and one.time_us]
-            held = [one for one in timed if can_hold(key, one.winner)]
-            if not held:
-                return None
-            bits = min(held, key=lambda one: one.time_us or 0.0).bits
-            assert bits is not None
-            self.chosen[_weight(key)] = bits
-        return bits
+        """Return the digest of the weight of *key*, that of the fastest where it has none yet."""
+        weight, held = _weight(key), _held(key, outcomes)
+        if weight not in self.chosen and held:
+            _, self.chosen[weight], _ = min(held, key=itemgetter(0))
+        return self.chosen.get(weight)
+
+    def members(self, key: str, outcomes: Sequence[Outcome]) -> frozenset[Winner]:
+        """Return the candidates among *outcomes* with the digest of the weight of *key*.
+
+        Where none has the digest, *key* is ``lacking``. A survey notes the outcomes, and has no
+        members.
+        """
+        if self.surveys:
+            self.note(key, outcomes)
+            return frozenset()
+        wanted = self.of(key, outcomes)
+        members = frozenset(winner for _, bits, winner in _held(key, outcomes) if bits == wanted)
+        if not members:
+            self.lacking[key] = NO_CLASS
+        return members
+
+
+def _held(key: str, outcomes: Sequence[Outcome]) -> list[tuple[float, str, Winner]]:
+    """Return time, digest and winner of each candidate whose digest holds for *key*."""
+    return [
+        (one.time_us, one.bits, one.winner)
+        for one in outcomes
+        if one.time_us and one.bits is not None and can_hold(key, one.winner)
+    ]
 
 
 def _weight(key: str) -> str:
@@ -112,8 +131,7 @@ class Invariance:
         promised = f"{weights} with one digest each{in_brackets(self.weights)}"
         if self.broken:
             promised += f", {len(self.broken)} with several or none, such as {self.broken[0]}"
-        others = f"what has no row{in_brackets(self.open)}"
-        return f"{promised}; not promised: {others}"
+        return f"{promised}; not promised: decisions without a row{in_brackets(self.open)}"
 
 
 def invariance_of(table: Table) -> Invariance | None:

@@ -197,7 +197,7 @@ class BucketCompiler:
         *since* on that the whole model does not ask for are removed again. Sizes that cannot share
         one artifact raise a ModelError, other faults a BuildError or the `WarmupError` itself.
         """
-        shortened = self._tune_shortened(calls[:1], name)
+        shortened = self._with_fewer_layers(partial(self._tune_all, calls[:1], name))
         new_keys = self.progress.keys_since(since)
         served = self._serve(calls, name) if shortened is not None else None
         if served is None or served.differing:
@@ -235,15 +235,9 @@ class BucketCompiler:
 
     def survey(self, calls: Sequence[Inputs], name: str) -> None:
         """Measure each GEMM of the bucket without a row, of fewer layers where layers repeat."""
-        with self.shortened() as left_out:
-            if left_out:
-                try:
-                    self._compile(calls, name, measures=True, times_kernels=False)
-                except BuildError as error:  # a forward may index all of its layers
-                    logger.info("not surveyed with %d layers fewer: %s", left_out, error)
-                else:
-                    return
-        self._compile(calls, name, measures=True, times_kernels=False)
+        compiled = partial(self._compile, calls, name, measures=True, times_kernels=False)
+        if self._with_fewer_layers(compiled) is None:
+            compiled()
 
     def lookup(
         self,
@@ -311,11 +305,12 @@ class BucketCompiler:
 
         return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
 
-    def _tune_shortened(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
+    def _with_fewer_layers(self, serve: Callable[[], ServedBucket]) -> ServedBucket | None:
+        """Return what *serve* returns without repeated layers; None where that cannot be done."""
         with self.shortened() as left_out:
             if left_out:
                 try:
-                    return self._tune_all(calls, name)
+                    return serve()
                 except BuildError as error:  # a forward may index all of its layers
                     logger.info("not tuned with %d layers fewer: %s", left_out, error)
         return None

@@ -37,7 +37,7 @@ from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
 from warmup.measuring.clock import cost_of
 from warmup.measuring.machine import MachineWatch
-from warmup.measuring.row_bits import bits_of_rows
+from warmup.measuring.row_bits import bits_of_rows, disturb_samples, fill_samples
 from warmup.measuring.selection import (
     SizeOutcomes,
     doubtful_us,
@@ -51,7 +51,7 @@ from warmup.measuring.selection import (
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
-from warmup.table.invariance import NO_CLASS, RowClasses, can_hold
+from warmup.table.invariance import NO_CLASS, RowClasses
 from warmup.table.schema import Policy
 from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
@@ -420,16 +420,18 @@ class Tuner:
         then, beside the library's, which is the control whatever its digest. There is no outcome
         where no candidate has the digest, and none of a survey, which notes the digests.
         """
-        classes, problem, library = self.row_classes, question.problem, question.library
+        classes = self.row_classes
         if classes is None:
             return self.bare.run(question), self.bare.run
+        key, library = question.problem.key, question.library
         screened = self.bare.run(question, only_screens=True)
-        if classes.surveys:
-            classes.note(problem.key, screened)
+        members = classes.members(key, screened)
+        if key in classes.lacking:
+            assert library is not None
+            self.rows.give_up(key, library, NO_CLASS)
+        if not members:
             return (), self.bare.run
-        bits = classes.of(problem.key, screened)
-        able = [one for one in screened if one.time_us and can_hold(problem.key, one.winner)]
-        members = {one.winner for one in able if bits is not None and one.bits == bits}
+        bits = classes.of(key, screened)
 
         def run(asked: GemmQuestion) -> Sequence[Outcome]:
             return [
@@ -439,11 +441,6 @@ class Tuner:
                 for one in self.bare.run(asked, bars_library=library not in members)
             ]
 
-        if not members:
-            assert library is not None
-            classes.lacking[problem.key] = NO_CLASS
-            self.rows.give_up(problem.key, library, NO_CLASS)
-            return (), run
         kept = {*members, library}
         asked = tuple(one for one in question.candidates if one.winner in kept)
         return run(replace(question, candidates=asked)), run
@@ -559,22 +556,21 @@ class Tuner:
         ``row_classes``, and for candidates that change no bits, it is *found* itself.
         """
         classes = self.row_classes
-        if classes is None or search.probed is None:
+        if classes is None or search.samples is None:
             return found
         outcomes = [replace(one, bits=_digest_of(search, one)) for one in found.outcomes]
-        if classes.surveys:
-            classes.note(key, outcomes)
-            return None
-        bits = classes.of(key, outcomes)
-        members = {one.winner: one.time_us for one in outcomes if one.time_us and bits == one.bits}
-        if bits is None or not members:
-            classes.lacking[key] = NO_CLASS
+        members = classes.members(key, outcomes)
+        if key in classes.lacking:
             self.rows.give_up(key, found.library, NO_CLASS)
+        if not members:
             return None
-        first = found.library if found.library in members else min(members, key=members.__getitem__)
-        calls = {winner: search.calls[winner] for winner in (first, *members)}
-        again = self._search(key, replace(search, listed=(first,), calls=calls))
-        alike = tuple(replace(one, bits=bits) for one in again.outcomes)
+        ordered = sorted(
+            (one for one in outcomes if one.winner in members),
+            key=lambda one: (one.winner != found.library, one.time_us),
+        )
+        calls = {one.winner: search.calls[one.winner] for one in ordered}
+        again = self._search(key, replace(search, listed=(ordered[0].winner,), calls=calls))
+        alike = tuple(replace(one, bits=ordered[0].bits) for one in again.outcomes)
         return replace(again, outcomes=alike, counts=found.counts)
 
     def _search(self, key: str, search: LiveSearch) -> FoundConfigs:
@@ -634,12 +630,14 @@ class Tuner:
 
 def _digest_of(search: LiveSearch, outcome: Outcome) -> str | None:
     """Return the digest of a sample; None where samples differ, by place or by their neighbours."""
-    assert search.probed is not None
-    if outcome.time_us is None:
+    if outcome.time_us is None or search.samples is None:
         return None
-    alike, beside_others = search.probed(outcome.winner)
-    bits = bits_of_rows(alike)
-    return bits if bits == bits_of_rows(beside_others, step=2) else None
+    fill_samples(*search.samples)
+    (alike,) = search.written(outcome.winner)
+    disturb_samples(search.samples[0])
+    (beside_others,) = search.written(outcome.winner)
+    bits = bits_of_rows(alike.flatten(1))
+    return bits if bits == bits_of_rows(beside_others.flatten(1), step=2) else None
 
 
 def make_tuner(policy: Policy, device: torch.device, since: float | None = None) -> Tuner:

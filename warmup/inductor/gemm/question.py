@@ -49,6 +49,7 @@ from warmup.core.trial import (
     TensorSpec,
     TimedCall,
     ViewSpec,
+    without_repeats,
 )
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
@@ -495,15 +496,6 @@ def _dtype_name(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _once(tensor: torch.Tensor) -> torch.Tensor:
-    """Return *tensor* without the dims along which it repeats, as an expanded bias does."""
-    sizes = [
-        size if stride else min(size, 1)
-        for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
-    ]
-    return tensor.as_strided(sizes, tensor.stride())
-
-
 @dataclass
 class _LiveOperands:
     """Inductor's operands for one selection, as a single operand set."""
@@ -518,7 +510,7 @@ class _LiveOperands:
         for number, tensor in enumerate(self.args.extern.input_tensors):
             is_random = number not in self.fixed and tensor.is_floating_point()
             if is_random and tensor.layout is torch.strided:
-                _once(tensor).normal_(generator=source)
+                without_repeats(tensor).normal_(generator=source)
 
     def operands(self, _number: int) -> list[torch.Tensor]:
         return list(self.args.triton.input_tensors)
