@@ -235,7 +235,10 @@ class BucketCompiler:
 
     def survey(self, calls: Sequence[Inputs], name: str) -> None:
         """Measure each GEMM of the bucket without a row, of fewer layers where layers repeat."""
-        compiled = partial(self._compile, calls, name, measures=True, times_kernels=False)
+        ahead = self.compiles_ahead
+        compiled = partial(
+            self._compile, calls, name, measures=True, ahead=ahead, times_kernels=False
+        )
         if self._with_fewer_layers(compiled) is None:
             compiled()
 
