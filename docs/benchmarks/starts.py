@@ -48,7 +48,7 @@ class Starts:
         self.folder.mkdir(parents=True, exist_ok=True)
         names = ("model", "dims", "inputs", "device", "layers", "record")
         case = {name: getattr(asked, name) for name in names}
-        self.path = self.folder.with_suffix(".json")
+        self.path = self.folder.parent / f"{asked.name}.json"  # a name may have a dot
         if self.path.exists():
             self.document: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
             if self.document["case"] != case:

@@ -365,6 +365,8 @@ def test_a_budget_ends_with_cheap_answers_and_the_next_build_goes_on(
         shares = {key: times_us[key] * 2 / 1000 for key in left}
         assert estimate.postponed == pytest.approx(shares), ends
         assert [key for key in keys if make_progress(make_table(rows)).must_tune(key)] == left, ends
+    bare = tuner.fused[keys[0]].bare  # of a build without a budget nothing waits for the next one
+    assert tuner.postponed(bare) is bare
 
 
 # Pad decisions and split reductions, which are made by the compiled region.

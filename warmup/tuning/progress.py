@@ -300,12 +300,16 @@ class BuildEstimate:
         further = _later_s((*self._buckets_s, gone + of_bucket), _LATER_BUCKET)
         part = gone / (gone + of_bucket) if of_bucket else 1.0
         left = of_bucket + self._buckets_left * further
-        if self.postponed:
+        if self.postponed and self.until < math.inf:
             left = max(self.until - self.now(), self._needed_s)
         if self.packs:
             buckets = len(self._buckets_s) + 1 + self._buckets_left
             left += buckets * self._seconds_of(BuildStage.COMPILING)
         self.report(left, min(part, _MOST_OF_BUCKET))
+
+    @property
+    def is_limited(self) -> bool:
+        return min(self.until, self.ends) < math.inf
 
     @property
     def is_over(self) -> bool:

@@ -361,9 +361,12 @@ class Tuner:
         return self.shares is None or self.shares.is_worth(key, time_us)
 
     def postponed(self, tuned: Tuned) -> Tuned:
-        """Return *tuned*, the cheap answer of a build whose budget is spent, for the next build."""
+        """Return *tuned*, the cheap answer of a build whose budget is spent, for the next build.
+
+        Without a budget it is final: its share was too small when its search was cut.
+        """
         key, time_us = tuned.key, tuned.row.evidence.time_us
-        if not self.deserves(key, time_us):
+        if not self.estimate.is_limited or not self.deserves(key, time_us):
             return tuned
         share = 0.0 if self.shares is None else self.shares.share_of(key, time_us)
         self.estimate.postponed[key] = share
