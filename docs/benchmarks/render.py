@@ -89,7 +89,7 @@ def sizes_of(bucket: Document) -> str:
 
 def zoo() -> str:
     """Return the times of each bucket of the zoo in CUDA graphs, and the ratios of the table."""
-    names = ("eager", "default", "max-autotune", "table")
+    names = ("default", "max-autotune", "table")
 
     def rows() -> Iterator[Sequence[object]]:
         for name in named("zoo-"):
@@ -137,19 +137,18 @@ def builds() -> str:
 
 
 def starts() -> str:
-    """Return each kind of start: seconds, benchmarks, hits and misses; medians of the runs."""
+    """Return the kinds of start that the README does not have: medians of their seconds."""
 
     def rows() -> Iterator[Sequence[object]]:
         for model, every in started().items():
             for kind in dict.fromkeys(start["start"] for start in every):
+                if model in charted_starts() and kind in CHARTED:
+                    continue
                 runs = [start for start in every if start["start"] == kind]
                 seconds = statistics.median(start["seconds"] for start in runs)
-                last = runs[-1]
-                counted = f"{last['hits']} / {last['misses']}" if last.get("hits") else ""
-                yield (model, kind, len(runs), f"{seconds:.1f}", last["benchmarks"], counted)
+                yield (model, kind, len(runs), f"{seconds:.1f}", runs[-1]["benchmarks"])
 
-    head = ("model", "start", "runs", "seconds", "benchmarks", "hits / misses")
-    return grid(head, rows())
+    return grid(("model", "start", "runs", "seconds", "benchmarks"), rows())
 
 
 def terminal() -> str:
@@ -167,15 +166,14 @@ def started() -> dict[str, list[Mapping[str, Any]]]:
 
 
 def charted_starts() -> dict[str, dict[str, tuple[float, int]]]:
-    """Return the seconds and benchmarks of a start by kind, where the first three were measured."""
+    """Return the seconds and benchmarks of a start by kind, of models with all four kinds."""
     found = {}
     for model, every in started().items():
         runs = {kind: [one for one in every if one["start"] == kind] for kind in CHARTED}
-        if all(runs[kind] for kind in [*CHARTED][:3]):
+        if all(runs.values()):
             found[model] = {
                 kind: (statistics.median(one["seconds"] for one in ran), ran[0]["benchmarks"])
                 for kind, ran in runs.items()
-                if ran
             }
     return found
 
@@ -185,8 +183,7 @@ def readme_starts() -> str:
 
     def rows() -> Iterator[Sequence[object]]:
         for model, kinds in charted_starts().items():
-            cells = (kinds.get(kind) for kind in CHARTED)
-            yield (model, *("" if one is None else f"{one[0]:.1f} s, {one[1]}" for one in cells))
+            yield (model, *(f"{kinds[kind][0]:.1f} s, {kinds[kind][1]}" for kind in CHARTED))
 
     return grid(("model", *CHARTED.values()), rows())
 
@@ -209,7 +206,7 @@ def compared() -> str:
                 model = origin["model"].rpartition(":")[2]
                 yield (model, device, launch, sizes_of(bucket), *cells, *over)
 
-    names = ("eager", "default", "max-autotune", "table", "table-padded")
+    names = ("default", "max-autotune", "table", "table-padded")
     over = ("best table over default", "over max-autotune")
     return grid(("model", "GPU", "calls", "bucket", *names, *over), rows())
 
@@ -324,10 +321,11 @@ def draw() -> None:
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.8 * len(found)), layout="constrained")
     colours = ("#9aa5b1", "#c8553d", "#3b6ea5", "#2a9d8f")
     for place, (kind, words) in enumerate(CHARTED.items()):
-        own = [(row, kinds[kind]) for row, kinds in enumerate(found.values()) if kind in kinds]
-        rows, times = [row + 0.2 * (place - 1.5) for row, _ in own], [one[0] for _, one in own]
+        rows = [row + 0.2 * (place - 1.5) for row in range(len(found))]
+        own = [kinds[kind] for kinds in found.values()]
+        times = [seconds for seconds, _ in own]
         drawn = axes.barh(rows, times, height=0.19, color=colours[place], label=words)
-        said = [f"{seconds:.3g} s, {count} benchmarks" for _, (seconds, count) in own]
+        said = [f"{seconds:.3g} s, {count} benchmarks" for seconds, count in own]
         axes.bar_label(drawn, said, padding=3, fontsize=7)
     axes.set_yticks(range(len(found)), found)
     axes.invert_yaxis()
