@@ -135,6 +135,7 @@ def test_a_setting_that_cannot_be_used_is_code_3(check: Command) -> None:
         ("--prime", "belong together"),
         ("--model net.py", "belong together"),
         ("--expect-digest abc", "abc"),
+        ("--verify 0%", "is no sample of rows"),
         ("--prime --model net.py", "error: "),
         (f"{absent} 8,4", "4 follows 8"),
         (f"{absent} 2..16,10..32", "10 follows 16"),

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -143,8 +143,8 @@ def build(
     ] = False,
     bundle: Annotated[bool | None, _more("Write the kernels beside the table; default.")] = None,
     again: Annotated[
-        Literal["unstable", "all"] | None,
-        _more("Measure unstable or all rows again.", "--retry", metavar="ROWS"),
+        str | None,
+        _more("Measure rows again: unstable, all, or FILE.", "--retry", metavar="ROWS"),
     ] = None,
     rows_from: Annotated[
         list[Path] | None, _more("Take rows that fit; repeatable.", metavar="TABLE")
@@ -183,7 +183,7 @@ def build(
         "bundle": bundle if bundle or model.model else None,
         "freezing": freezing,
         "force": (again == "all") or None,
-        "retry": again if again == "unstable" else None,
+        "retry": None if again == "all" else _rows_of(again),
         "rows_from": tuple(rows_from or ()) or None,
         "dry_run": dry_run or None,
         **parse_settings(settings or ()),
@@ -207,6 +207,15 @@ def build(
     elif shard is None or problems is None or not _is_empty_share(problems, shard):
         source = _source_of(model.model, problems, words)
         _tune(_request_of(source, out, words, cluster), as_json=as_json)
+
+
+def _rows_of(again: str | None) -> str | tuple[str, ...] | None:
+    """Return what to measure again: unstable rows, or the drifted keys of a file of `check`."""
+    if again in (None, "unstable"):
+        return again
+    from warmup.tuning.verify import read_drifted
+
+    return read_drifted(Path(again))
 
 
 def _tune(request: BuildRequest, *, as_json: bool, reason: str = "") -> None:
@@ -303,7 +312,7 @@ def _request_of(
 
 def _refuse(source: str, given: Collection[str]) -> None:
     """Raise a `typer.BadParameter` that names the options *given*, if any, beside *source*."""
-    spelled = {"inputs": "--input", "force": "--retry all", "retry": "--retry unstable"}
+    spelled = {"inputs": "--input", "force": "--retry all", "retry": "--retry"}
     flags = [
         f"--set {name}" if name in SETTINGS else spelled.get(name, f"--{name.replace('_', '-')}")
         for name in sorted(given)

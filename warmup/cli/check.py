@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -21,6 +21,7 @@ from warmup.cli import options
 from warmup.cli.output import (
     PHASES_PAGE,
     complain,
+    digits,
     fold,
     meanings,
     print_json,
@@ -38,6 +39,9 @@ from warmup.core.text import counted, remedy_for, shown
 from warmup.models.padding import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
+
+if TYPE_CHECKING:
+    from warmup.tuning.verify import Verification
 
 
 def check(
@@ -72,15 +76,19 @@ def check(
     bundle: options.Bundle = None,
     freezing: options.Freezing = None,
     fail_on: Annotated[
-        Literal["unstable"] | None,
-        typer.Option(help="unstable: end with code 11 if a row is unstable."),
-    ] = None,
-    invariant: Annotated[
-        bool,
+        Literal["unstable", "variant"] | None,
         typer.Option(
-            "--invariant", help="End with code 11 unless a row has the same bits in all buckets."
+            help="unstable, variant: code 11 for a row that is unstable, or not invariant."
         ),
-    ] = False,
+    ] = None,
+    verify: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ROWS",
+            help="Time such as 5% or 50 of the rows again, in 60 s or --timeout; code 11 where a "
+            "build would pay.",
+        ),
+    ] = None,
     ready_file: Annotated[
         Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
     ] = None,
@@ -126,10 +134,11 @@ def check(
                     freezing=freezing,
                     observer=run,
                 )
+    if verify is not None and run.report.state is Readiness.READY:
+        run.verify(verify, model.device, timeout)
     if fail_on is not None:
-        run.report = run.report.without_unstable_rows
-    if invariant:
-        run.report = run.report.with_variant_rows
+        is_variant, report = fail_on == "variant", run.report
+        run.report = report.with_variant_rows if is_variant else report.without_unstable_rows
     if ready_file is not None and run.report.state is Readiness.READY:
         write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
@@ -156,6 +165,7 @@ class CheckRun(PrimeObserver):
         self._position = "before the first bucket"
         self._groups_padded = 0
         self._done: list[PrimedBucket] = []
+        self._verified: Verification | None = None
         self._ending = threading.Lock()
 
     def model_loaded(self, assumptions: Sequence[object]) -> None:
@@ -183,6 +193,31 @@ class CheckRun(PrimeObserver):
             f"{counted(len(primed.misses), 'miss')}, {len(primed.uncovered)} uncovered, "
             f"{primed.cached} from cache, {primed.seconds:.1f} s"
         )
+
+    def verify(self, sample: str, device: str, limit_s: float | None) -> None:
+        """Time a *sample* of the rows again, and print what that gave."""
+        from warmup.tuning.verify import VERIFY_S, verify
+
+        assert self.report.table is not None
+        limit_s = VERIFY_S if limit_s is None else limit_s
+        verified = self._verified = verify(
+            self.report.table, sample, device=device, limit_s=limit_s
+        )
+        self.print(*_spell_verified(verified))
+        if verified.verdict == "unknown":
+            said = "verify: no row of the sample could be timed"
+            self.report = self.report.with_problems(Readiness.PARTLY, said)
+        elif verified.drifted:
+            said = (
+                f"verify: {len(verified.drifted)} of {counted(len(verified.timed), 'row')} "
+                f"drifted, {verified.lost:.1%} of their time: measure them again with `warmup "
+                "build ... --retry FILE`, with this check's --json in FILE"
+            )
+            if verified.verdict == "rebuild":
+                said = f"{said}, and the others with --retry all"
+                self.report = self.report.with_problems(Readiness.PARTLY, said)
+            else:
+                self.report = replace(self.report, remarks=(*self.report.remarks, said))
 
     @contextlib.contextmanager
     def limited(self, seconds: float | None) -> Iterator[None]:
@@ -227,7 +262,11 @@ class CheckRun(PrimeObserver):
         for line in lines:
             complain(f"{prefix}{' '.join(line.split())}")
         if self._as_json:
-            print_json(_document(report, rank, problems, self._groups_padded), self._stdout)
+            document = _document(report, rank, problems, self._groups_padded)
+            verified = self._verified and record(
+                self._verified, "drifted", "lost", "pace", "is_other_clock", "verdict"
+            )
+            print_json({**document, "verified": verified}, self._stdout)
         else:
             self.print(*_spell_outcome(report))
         self._stdout.flush()
@@ -293,6 +332,27 @@ def _spell_outcome(report: CheckReport) -> Iterator[str]:
         compiled = f"; {len(report.bundle.compiled_besides())} kernels compiled that it lacks"
         yield f"bundle    {report.bundle}{compiled if report.buckets else ''}"
     yield f"state     {report.state} ({report.state.exit_code})"
+
+
+def _spell_verified(verified: Verification) -> Iterator[str]:
+    taken = f"{len(verified.timed)} of {verified.rows} rows in {verified.seconds:.0f} s"
+    left = f"; the time limit left {verified.left} of the sample" if verified.left else ""
+    yield f"verified  {taken}{left}"
+    for reason, keys in verified.skipped.items():
+        yield f"skipped   {counted(len(keys), 'row')}: {reason}"
+    for row in verified.drifted:
+        yield f"drifted   {row.key}"
+        now = "fails now" if row.time_us is None else f"{digits(row.time_us)} us"
+        recorded = f"recorded {digits(row.recorded_us)} us"
+        yield f"          {row.winner} {now} ({recorded}), {row.rival} {digits(row.rival_us)} us"
+    if verified.pace is not None:
+        why = "; all alike: the device's clock, not the winners" if verified.is_other_clock else ""
+        clocks = verified.clocks_mhz
+        seen = f", {clocks[1]:.0f} MHz for {clocks[0]:.0f}" if clocks else ""
+        yield f"pace      {verified.pace:.2f} times as long as recorded{seen}{why}"
+    if verified.disturbed:
+        yield f"disturbed {counted(verified.disturbed, 'measurement')}, by other processes"
+    yield f"verdict   {verified.verdict}: {verified.lost:.1%} lost; above 1 % a build pays"
 
 
 def _mismatches(report: CheckReport, *, is_hard: bool) -> Iterator[str]:

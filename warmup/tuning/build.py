@@ -64,10 +64,10 @@ class BuildOptions(PolicyOptions):
     or as text such as ``20m``, ends so much time after the start. Of a model, each problem gets its
     cheap answer first, and those that may gain most are searched further until then, by ``default``
     or, when all were, by a wider ``search``; of problems, none is begun once it has passed. With
-    ``retry`` only rows of an existing table whose times do not carry a decision are measured, and
-    such a row is replaced by better evidence only. Before a measurement the build waits while other
-    processes keep the machine busy, ``wait_for_quiet`` seconds in all (None:
-    ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the table lacks takes the row of a table of
+    ``retry`` ``unstable`` only rows of an existing table whose times do not carry a decision are
+    measured, and such a row is replaced by better evidence only; with keys their rows are measured
+    too. Before a measurement the build waits while other processes keep the machine busy,
+    ``wait_for_quiet`` seconds in all (None: ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the table lacks takes the row of a table of
     ``rows_from`` where it fits, unless rows are measured again. With ``dry_run`` the report has a
     plan instead of results; nothing is measured or written.
 
@@ -94,7 +94,7 @@ class BuildOptions(PolicyOptions):
     rows_from: tuple[str, ...] = ()
     effort: Literal["share", "full"] = "share"
     force: bool = False
-    retry: Literal["unstable"] | None = None
+    retry: Literal["unstable"] | tuple[str, ...] | None = None
     dry_run: bool = False
     inputs: tuple[str, ...] = ()
     dtype: str | None = None

@@ -212,10 +212,11 @@ def _joined(planned: BuildReport, ahead: BuildReport, final: BuildReport) -> Bui
 
 
 def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Revisit:
-    """Return which rows of *table* a build measures again: all, or on a retry unstable ones."""
+    """Return which rows of *table* a build measures again: all, those named, or unstable ones."""
     retry = options.retry
-    if retry is None:
-        return Revisit(all_rows=options.force, search=budget.first_pass)
+    if retry is None or isinstance(retry, tuple):
+        keys = frozenset(retry or ())
+        return Revisit(all_rows=options.force, keys=keys, search=budget.first_pass)
     if retry != UNSTABLE:
         raise SettingsError(f"--retry {retry} is unknown", f"write --retry {UNSTABLE}")
     if options.force or budget.seconds is not None:

@@ -217,6 +217,9 @@ class BareTrials:
             for tried in [*self._results][before:]:
                 del self._results[tried]
 
+    def forget(self) -> None:
+        self._results.clear()
+
     def run(
         self, question: GemmQuestion, *, bars_library: bool = False, only_screens: bool = False
     ) -> Sequence[Outcome]:

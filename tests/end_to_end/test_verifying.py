@@ -1,0 +1,100 @@
+"""`check --verify`: rows timed again from their keys, against their recorded contenders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from own_processes import warmup_in
+from sample_tables import make_outcome
+
+from warmup.core.rows import Method, Row, Winner
+from warmup.core.trial import Tuned
+from warmup.keys.question import GemmQuestion
+from warmup.measuring.selection import make_row
+from warmup.table.schema import Table
+from warmup.table.store import read, write
+from warmup.tuning.tuner import Tuner
+from warmup.tuning.verify import TimedRow, Verification, read_drifted, verify
+
+Built = tuple[Path, dict[str, Any]]
+
+
+def planted(table: Table, key: str, winner: Winner) -> Table:
+    """*table* with a wrong *winner* for *key*, as if the other had been slower at the build."""
+    row = table.rows[key]
+    evidence = replace(row.evidence, runner_up=str(row.winner))
+    return replace(table, rows={**table.rows, key: Row(winner, evidence)})
+
+
+def test_the_planted_row_is_named_and_an_unchanged_table_kept(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each GEMM is asked for by its key alone; the times are given: twice as long for others."""
+    table, contenders = read(built[0]), dict[str, list[Winner]]()
+
+    def measure(_: Tuner, question: GemmQuestion) -> Tuned | None:
+        key, listed = question.problem.key, [one.winner for one in question.candidates]
+        contenders[key] = [one for one in listed if one != table.rows[key].winner]
+        times = {one: 20.0 if one in contenders[key] else 10.0 for one in listed}
+        outcomes = [make_outcome(winner, time_us) for winner, time_us in times.items()]
+        return make_row(key, outcomes, listed[0], Method())
+
+    monkeypatch.setattr(Tuner, "measure", measure)
+    done = verify(table, "100%", device="cpu")
+    assert ([*done.drifted], done.verdict, done.left) == ([], "keep", 0)
+    assert {row.key for row in done.timed} == contenders.keys() == table.rows.keys()
+    key = max(table.rows, key=lambda key: table.rows[key].evidence.time_us)
+    wrong = planted(table, key, contenders[key][0])
+    done = verify(wrong, "1", device="cpu")
+    (row,) = done.drifted
+    assert (row.key, row.time_us, row.rival_us) == (key, 20.0, 10.0)
+    assert (row.rival, done.verdict, done.lost) == (str(table.rows[key].winner), "rebuild", 0.5)
+    done = verify(table, "100%", device="cpu", limit_s=0.0)
+    assert (done.timed, done.left, done.verdict) == ([], len(table.rows), "unknown")
+
+
+def test_another_clock_is_no_drift() -> None:
+    for ratios, is_other in (
+        ((1.30, 1.31, 1.29), True),
+        ((0.90, 0.91, 0.90), True),
+        ((1.30, 1.00, 1.70), False),
+        ((1.01, 1.02, 1.01), False),
+        ((1.30, 1.30), False),
+    ):
+        rows = [
+            TimedRow(key=str(ratio), winner="a", time_us=10 * ratio, recorded_us=10.0)
+            for ratio in ratios
+        ]
+        done = Verification(rows=9, timed=rows, skipped={}, left=0, seconds=1.0)
+        assert (done.is_other_clock, done.verdict) == (is_other, "keep"), ratios
+
+
+@pytest.mark.nightly
+def test_check_names_the_rows_to_measure_again(built: Built, tmp_path: Path) -> None:
+    """In real times: a winner that was at least one and a half times as slow at the build."""
+    table, says = read(built[0]), ("--verify", "100%", "--timeout", "300", "--json")
+    said = warmup_in(tmp_path, "check", "--device", "cpu", str(built[0]), *says)
+    verified = json.loads(said.stdout)["verified"]
+    assert (verified["verdict"], verified["drifted"]) == ("keep", [])
+    wrong, keys = table, set[str]()
+    for key, row in table.rows.items():
+        if (row.evidence.runner_up_us or 0.0) >= 1.5 * row.evidence.time_us:
+            wrong, keys = planted(wrong, key, named_again(row)), {*keys, key}
+    write(tmp_path / "wrong.json", wrong)
+    done = warmup_in(tmp_path, "check", "--device", "cpu", "wrong.json", *says, code=11)
+    (tmp_path / "said.json").write_text(done.stdout)
+    assert {*read_drifted(tmp_path / "said.json")} == keys
+    assert "--retry FILE" in done.stderr
+
+
+def named_again(row: Row) -> Winner:
+    uid, _, kwargs = str(row.evidence.runner_up).partition("(")
+    pairs = (pair.partition("=") for pair in kwargs.rstrip(")").split(","))
+    family = "cpp" if uid.startswith("cpp") else "extern"
+    return Winner(
+        type(row.winner.family)(family), uid, tuple((n, int(v)) for n, _, v in pairs if n)
+    )
