@@ -26,7 +26,7 @@ def test_what_does_not_go_together_is_refused(run_main: RunMain) -> None:
     several = "--devices cpu,cpu"
     for words, code, said in (
         (f"{several} {MODEL} --retry all", 2, "cpu,cpu cannot be combined with --retry all"),
-        (f"{several} {MODEL} --retry unstable", 2, "cannot be combined with --retry unstable"),
+        (f"{several} {MODEL} --retry unstable", 2, "cannot be combined with --retry"),
         (f"{several} {PROBLEMS} --set problem_limit=soon", 3, "problem_limit 'soon' is no time"),
         (f"{several} {OUT} -- true", 2, "cannot be combined with --devices"),
         (f"--cluster auto {PROBLEMS} --dry-run", 2, "--cluster cannot be combined with --dry-run"),

@@ -1,4 +1,4 @@
-"""`warmup check`: exit codes, one line per problem, JSON, the ready file and the time limit."""
+"""`warmup check`: exit codes, one line per problem, JSON and the time limit."""
 
 from __future__ import annotations
 
@@ -102,27 +102,14 @@ def test_each_differing_field_is_a_line(check: Command, here: Runtime) -> None:
     assert (done.returncode, "CUDA devices here" in done.stderr) == (10, True)
 
 
-def test_unstable_rows_are_counted_and_can_fail_a_check(check: Command, folder: Path) -> None:
+def test_unstable_rows_are_counted_and_can_fail_a_check(check: Command) -> None:
     done = check("noisy.json")
     assert (done.returncode, "unstable  2" in done.stdout.splitlines()) == (0, True)
     assert done.stderr.startswith("warning: 2 of 3 rows are unstable, ")
-    done = check("noisy.json", "--fail-on", "unstable", "--ready-file", "ready")
-    assert (done.returncode, (folder / "ready").exists()) == (11, False)
+    done = check("noisy.json", "--fail-on", "unstable")
+    assert done.returncode == 11
     assert done.stderr.startswith("error: 2 of 3 rows are unstable: measure them again with ")
     assert check("ready.json", "--fail-on", "unstable").returncode == 0
-
-
-def test_the_ready_file_holds_the_digest(check: Command, folder: Path, tmp_path: Path) -> None:
-    """It is written on code 0, readable by a probe, and a stale one is removed on any other."""
-    before = set(folder.iterdir())
-    done = check("ready.json", "--ready-file", "ready")
-    ready = folder / "ready"
-    assert ready.read_text() in done.stdout.splitlines(keepends=True)[0]
-    assert (ready.stat().st_mode & 0o777, set(folder.iterdir()) - before) == (0o644, {ready})
-    for table in ("other", "damaged"):
-        ready.write_text("stale")
-        check(f"{table}.json", "--ready-file", "ready")
-        assert not ready.exists(), table
 
 
 def test_a_setting_that_cannot_be_used_is_code_3(check: Command) -> None:

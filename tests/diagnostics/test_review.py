@@ -44,7 +44,7 @@ def timed(
 
 
 def reviewed(*rows: TimedRow, **changes: Any) -> Reviewed:
-    made = Reviewed(rows=rows, peaks=PEAKS, origin="given", is_cold=True, latency_us=5.0)
+    made = Reviewed(rows=rows, peaks=PEAKS, is_cold=True, latency_us=5.0)
     return replace(made, **changes)
 
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ import pytest
 from own_processes import MODELS, ROOT, Done, environment, warmup_in
 
 from warmup.cli import main
-from warmup.core.rows import L2, Family, Rejection, Row
+from warmup.core.rows import L2, Family
 from warmup.table.store import read, write
 
 PLAIN = MODELS / "plain_script.py"
@@ -230,17 +228,8 @@ def test_a_build_tunes_what_earlier_tables_lack(built: Built, tmp_path: Path) ->
     other = replace(source, provenance=replace(source.provenance, runtime=runtime))
     write(folder / "other.json", other)
     words = [f"--rows-from={folder / name}.json" for name in ("half", "other")]
-    model = (
-        "--model",
-        str(ROOT / "examples" / "mlp.py"),
-        "--seqlens",
-        "16,64",
-        "--out",
-        "again.json",
-    )
-    report = json.loads(
-        warmup_in(folder, "build", "--json", "--device", "cpu", *model, *words).stdout
-    )
+    model = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
+    report = json.loads(build(folder, *model, "--out", "again.json", "--json", *words).stdout)
     tuned = {one["key"] for one in report["problems"]}
     assert tuned == source.rows.keys() - half.keys()
     assert len(tuned) > 0
@@ -280,54 +269,6 @@ def test_real_workers_tune_what_a_build_on_one_device_does(tmp_path: Path) -> No
     (device,) = report["devices"]
     assert (device["name"], device["problems"], device["left_out"]) == ("cpu", 3, "")
     assert device["control_us"] > 0
-
-
-@pytest.fixture
-def busy_cores() -> Iterator[None]:
-    busy = [
-        subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"])
-        for _ in os.sched_getaffinity(0)
-    ]
-    yield
-    for process in busy:
-        process.kill()
-        process.wait()
-
-
-def won_by_noise(row: Row) -> Row:
-    """Return *row* as a build stored it that had refused the time of the library's kernel."""
-    refused = ((Rejection.IMPLAUSIBLE, 1),)
-    changes: dict[str, Any] = {"library_us": None, "rejected": refused, "flags": (), "spread": 0.0}
-    return Row(replace(row.winner, kwargs=()), replace(row.evidence, **changes))
-
-
-@pytest.mark.nightly
-@pytest.mark.usefixtures("busy_cores")
-def test_a_retry_on_a_busy_machine_keeps_the_librarys_kernel(net: Built, tmp_path: Path) -> None:
-    """Of a row that won since the library's time was refused; the other rows stay as they were.
-
-    However busy the cores are, the library's kernel has a time. The load is seen, and the row is
-    unstable.
-    """
-    table = read(net[0])
-    ((key, row),) = table.rows.items()
-    stable, left = key.replace("m=8 ", "m=7 "), key.replace("m=8 ", "m=9 ")  # no bucket asks
-    rows = {left: won_by_noise(row), stable: row}
-    write(tmp_path / "net.json", replace(table, rows={key: won_by_noise(row), **rows}))
-    retry = ("--out", "net.json", "--retry", "unstable", "--json")
-    done = build(
-        tmp_path, *NET, "--seqlens", "8,24", *retry, code=1
-    )  # m=24 has no row, and gets none
-    report, after = json.loads(done.stdout), read(tmp_path / "net.json").rows
-    assert [one["key"] for one in report["problems"]] == [key]
-    assert {one: row for one, row in after.items() if one != key} == rows
-    machine = report["machine"]
-    assert (machine["measured"], machine["disturbed"], machine["waited_s"]) == (1, 1, 0)
-    assert machine["worst_share"] > 0.1
-    assert key in report["unstable"]
-    assert after[key].evidence.library_us is not None
-    assert after[key].evidence.time_us == after[key].evidence.library_us
-    assert str(after[key].winner).startswith("aten::")
 
 
 @pytest.mark.nightly

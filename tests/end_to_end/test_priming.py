@@ -60,11 +60,10 @@ def folder(net: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFa
 def test_a_failing_bucket_does_not_stop_the_others(folder: Path) -> None:
     """8 hits, 16 has no row, 24 measures by itself: each reason is one line, and the code is 11.
 
-    The ready file of an earlier run is gone. The phases of a bucket are those of its own compile,
+    The phases of a bucket are those of its own compile,
     of which the second failed while it was lowered; each is rounded to a millisecond.
     """
-    (folder / "ready").write_text("stale")
-    done = prime(folder, NET, "8,16,24", "--ready-file", "ready", "--json", code=11)
+    done = prime(folder, NET, "8,16,24", "--json", code=11)
     document, lines = json.loads(done.stdout), done.stderr.splitlines()
     buckets = document["buckets"]
     counts = [(len(each["misses"]), len(each["uncovered"]), each["hits"]) for each in buckets]
@@ -74,7 +73,6 @@ def test_a_failing_bucket_does_not_stop_the_others(folder: Path) -> None:
     assert miss.startswith("error: bucket seqlen=16: no row answers `packed_linear m=16 ")
     assert "differs in m: row " in miss
     assert measured.startswith("error: bucket seqlen=24: measured at measuring.py:measure, which")
-    assert not (folder / "ready").exists()
     before = document["phases_before"]
     assert {"import", "load", "install"} <= set(before)
     assert "tracing" not in before
@@ -87,17 +85,16 @@ def test_a_failing_bucket_does_not_stop_the_others(folder: Path) -> None:
 
 
 def test_a_ready_table_is_primed(folder: Path) -> None:
-    """With every bucket answered: code 0, the ready file, and the table as it was."""
+    """With every bucket answered: code 0, and the table as it was."""
     table = folder / "table.json"
     before = table.read_bytes(), table.stat().st_mtime_ns
-    done = prime(folder, NET, "8", "--ready-file", "ready")
+    done = prime(folder, NET, "8")
     said = [line for line in done.stderr.splitlines() if " unstable" not in line]  # a busy machine
     assert said == []
     assert "bucket    seqlen=8: 1 hit, 0 misses, 0 uncovered, 0 from cache" in done.stdout
     cold = re.search(r"start     ([0-9.]+) s, ([0-9.]+) of them for kernels", done.stdout)
     assert cold is not None, done.stdout
     assert float(cold[1]) > float(cold[2]) > 0, cold[0]  # the caches are empty
-    assert (folder / "ready").exists()
     assert (table.read_bytes(), table.stat().st_mtime_ns) == before
 
 

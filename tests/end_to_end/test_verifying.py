@@ -18,7 +18,7 @@ from warmup.measuring.selection import make_row
 from warmup.table.schema import Table
 from warmup.table.store import read, write
 from warmup.tuning.tuner import Tuner
-from warmup.tuning.verify import TimedRow, Verification, read_drifted, verify
+from warmup.tuning.verify import Verification, VerifiedRow, choice_named, read_drifted, verify
 
 Built = tuple[Path, dict[str, Any]]
 
@@ -66,7 +66,7 @@ def test_another_clock_is_no_drift() -> None:
         ((1.30, 1.30), False),
     ):
         rows = [
-            TimedRow(key=str(ratio), winner="a", time_us=10 * ratio, recorded_us=10.0)
+            VerifiedRow(key=str(ratio), winner="a", time_us=10 * ratio, recorded_us=10.0)
             for ratio in ratios
         ]
         done = Verification(rows=9, timed=rows, skipped={}, left=0, seconds=1.0)
@@ -83,18 +83,12 @@ def test_check_names_the_rows_to_measure_again(built: Built, tmp_path: Path) -> 
     wrong, keys = table, set[str]()
     for key, row in table.rows.items():
         if (row.evidence.runner_up_us or 0.0) >= 1.5 * row.evidence.time_us:
-            wrong, keys = planted(wrong, key, named_again(row)), {*keys, key}
+            wrong, keys = (
+                planted(wrong, key, choice_named(str(row.evidence.runner_up))),
+                {*keys, key},
+            )
     write(tmp_path / "wrong.json", wrong)
     done = warmup_in(tmp_path, "check", "--device", "cpu", "wrong.json", *says, code=11)
     (tmp_path / "said.json").write_text(done.stdout)
     assert {*read_drifted(tmp_path / "said.json")} == keys
     assert "--retry FILE" in done.stderr
-
-
-def named_again(row: Row) -> Winner:
-    uid, _, kwargs = str(row.evidence.runner_up).partition("(")
-    pairs = (pair.partition("=") for pair in kwargs.rstrip(")").split(","))
-    family = "cpp" if uid.startswith("cpp") else "extern"
-    return Winner(
-        type(row.winner.family)(family), uid, tuple((n, int(v)) for n, _, v in pairs if n)
-    )

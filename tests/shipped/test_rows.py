@@ -24,8 +24,9 @@ from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.registry import ingredients_of, kind_of, work_of
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.measuring.trial import NEAR_TIE
-from warmup.table.review import Level, peaks_in, review, review_table
+from warmup.table.review import Level, review, review_table
 from warmup.table.schema import Table
+from warmup.table.store import read
 
 Claim = Callable[[str, Row, Table], Iterator[str]]
 
@@ -242,7 +243,7 @@ def test_damaged_rows_are_told(mixed: Table) -> None:
 def test_no_number_of_a_shipped_table_is_probably_wrong(shipped: Mapping[Path, Table]) -> None:
     """Held against the peaks of its kind of GPU, of an H200 those that were measured alone."""
     folder = Path(__file__).resolve().parents[2] / "tables"
-    h200_peaks = peaks_in(folder / "nvidia-h200" / "zoo.llama3-8b.bf16.json")
+    h200_peaks = read(folder / "nvidia-h200" / "zoo.llama3-8b.bf16.json").provenance.peaks
     for path, table in shipped.items():
         is_without = table.provenance.peaks is None
         found = review_table(table, h200_peaks if is_without else None)

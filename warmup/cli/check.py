@@ -33,9 +33,8 @@ from warmup.cli.output import (
 from warmup.core.buckets import Bucket, ShapePolicy
 from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
-from warmup.core.files import remove_output, write_output
 from warmup.core.phases import SPARED_BY_CACHES, PhaseSeconds
-from warmup.core.text import counted, remedy_for, shown
+from warmup.core.text import counted
 from warmup.models.padding import Prepared
 from warmup.serving.check import CheckReport, PrimedBucket, Readiness
 from warmup.serving.prime import PrimeObserver
@@ -89,9 +88,6 @@ def check(
             "build would pay.",
         ),
     ] = None,
-    ready_file: Annotated[
-        Path | None, typer.Option(help="File for the digest of a ready table; removed at first.")
-    ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=0.0, help="Seconds until the check ends with code 11.")
     ] = None,
@@ -105,8 +101,6 @@ def check(
         raise SettingsError("--prime and --model belong together", "give both, or neither")
     if on_miss not in ("strict", "fallback"):
         raise SettingsError(f"--on-miss {on_miss!r} is not for priming", "use strict or fallback")
-    if ready_file is not None:
-        _remove(ready_file)
     run = CheckRun(table, as_json=as_json)
     with run.limited(timeout):
         from warmup.serving.check import check as check_table
@@ -139,20 +133,8 @@ def check(
     if fail_on is not None:
         is_variant, report = fail_on == "variant", run.report
         run.report = report.with_variant_rows if is_variant else report.without_unstable_rows
-    if ready_file is not None and run.report.state is Readiness.READY:
-        write_output(ready_file, f"{run.report.digest}\n", "--ready-file")
     run.finish()
     raise typer.Exit(run.report.state.exit_code)
-
-
-def _remove(ready_file: Path) -> None:
-    try:
-        remove_output(ready_file)
-    except OSError as error:
-        raise SettingsError(
-            f"--ready-file {shown(ready_file)}: {error.strerror}",
-            remedy_for(error, "name a file in a writable folder"),
-        ) from error
 
 
 class CheckRun(PrimeObserver):

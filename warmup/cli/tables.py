@@ -43,7 +43,7 @@ from warmup.table.invariance import invariance_of
 from warmup.table.merge import Difference, Preference
 from warmup.table.merge import diff as compare_tables
 from warmup.table.merge import merge as merge_tables
-from warmup.table.review import Doubt, Level, Reviewed, peaks_in, review_table, share_at_least
+from warmup.table.review import Doubt, Level, Reviewed, review_table, share_at_least
 from warmup.table.review import review as find_doubts
 from warmup.table.schema import Table
 from warmup.table.store import read, read_folded, write
@@ -256,8 +256,8 @@ def _peaks(reviewed: Reviewed) -> str:
     unknown = sum(one.work is None for one in reviewed.rows)
     without = f"; {counted(unknown, 'number')} without a known work" if unknown else ""
     if reviewed.peaks is None:
-        return f"no measured peaks: no shares (--peaks TABLE){without}"
-    return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}, {reviewed.origin}{without}"
+        return f"no measured peaks: no shares{without}"
+    return f"{spell_peaks(reviewed.peaks, reviewed.peaks.tflops)}{without}"
 
 
 def _document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
@@ -269,7 +269,6 @@ def _document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
         {
             "file": str(path),
             "peaks": record(reviewed.peaks),
-            "peaks_origin": reviewed.origin,
             "doubts": record(doubts),
             "numbers": [
                 {
@@ -303,9 +302,6 @@ def show(
     review: Annotated[
         bool, typer.Option("--review", help="List times that cannot be true, or contradict others.")
     ] = False,
-    peaks: Annotated[
-        Path | None, typer.Option(help="With --review: a table with measured peaks of this device.")
-    ] = None,
     fail_on: Annotated[
         Level | None,
         typer.Option(help="With --review: exit with code 1 for doubts of this level, or a worse."),
@@ -321,16 +317,15 @@ def show(
     if review:
         if given:
             raise typer.BadParameter(f"{given[0]}: --review reviews every row of a table")
-        known_peaks = None if peaks is None else peaks_in(peaks)
-        reviewed = ((path, review_table(read_folded(path), known_peaks)) for path in tables)
+        reviewed = ((path, review_table(read_folded(path))) for path in tables)
         doubted = {path: (each, find_doubts(each)) for path, each in reviewed}
         print_report(doubted, _spell_review, _document_of_review, as_json=as_json)
         levels = {doubt.level for _, doubts in doubted.values() for doubt in doubts}
         if fail_on is not None and levels & {fail_on, Level.WRONG}:  # the worst level always fails
             raise typer.Exit(EXIT_FOUND)
         return
-    if peaks is not None or fail_on is not None:
-        raise typer.BadParameter("--peaks and --fail-on need --review")
+    if fail_on is not None:
+        raise typer.BadParameter("--fail-on needs --review")
     if len(tables) > 1:
         raise typer.BadParameter(f"{len(tables)} tables: name one, or --review them")
     (table,) = tables

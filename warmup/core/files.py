@@ -102,15 +102,6 @@ def _refusal(place: str, verb: str, what: str, error: OSError | ValueError) -> S
     return SettingsError(f"{place}: cannot be {verb}: {problem}", advice)
 
 
-def remove_output(path: Path) -> None:
-    """Remove the regular file that *path* leads to, if any; a link to it stays.
-
-    An OSError: the file cannot be removed, or *path* leads to anything else, which stays.
-    """
-    path.parent.stat()
-    regular_file_of(path).unlink(missing_ok=True)
-
-
 def replace_text(path: Path, text: str) -> None:
     """Write *text* in UTF-8 to *path*, as `replace_bytes` does."""
     replace_bytes(path, text.encode())

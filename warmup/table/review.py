@@ -2,7 +2,6 @@
 
 A call that is faster than the peaks allow did not do its work, and a call far below them was
 disturbed or is a bad choice; the time that a call takes whatever it does is left out of the second.
-A table of an earlier warmup has no peaks of its own; they follow from its rows.
 """
 
 from __future__ import annotations
@@ -11,22 +10,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from pathlib import Path
 from typing import Final
 
-from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks, Work, share_of_peak
 from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, bare_ranked
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table.schema import Table
-from warmup.table.store import read
 
 GPU_LATENCY_US: Final = 5.0  # of an empty kernel, from its launch to its end
 CPU_LATENCY_US: Final = 20.0  # of an operator that wakes the threads of its pool
 LOW_SHARE: Final = 0.1
 _HIGH_SHARE: Final = 0.9
 _LOWEST_SHARE: Final = 0.01
-_READABLE_SHARE: Final = 0.1  # from here on three digits say something about the peak
 _MOST_SPREAD: Final = 0.5
 _FALL: Final = 0.1  # between the times of two sizes of one call
 _CONTRADICTION: Final = 1.25  # between two times of one call
@@ -68,7 +63,7 @@ class TimedRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reviewed:
-    """All rows of a table, and the peaks, from ``origin``, that they are held against.
+    """All rows of a table, and the peaks that they are held against, if they are known.
 
     ``is_cold``: calls read their operands from memory. ``latency_us`` is of a call that does
     nothing.
@@ -76,7 +71,6 @@ class Reviewed:
 
     rows: tuple[TimedRow, ...]
     peaks: Peaks | None
-    origin: str
     is_cold: bool
     latency_us: float
 
@@ -92,54 +86,13 @@ class Doubt:
 
 
 def review_table(table: Table, peaks: Peaks | None = None) -> Reviewed:
-    """Return the rows of *table* with *peaks*, or else those of the table."""
-    own = table.provenance.peaks
-    if peaks is not None:
-        origin = "given"
-    elif own is not None:
-        peaks, origin = own, "stored with the table"
-    else:
-        peaks, origin = implied_peaks(table), "implied by the rows"
+    """Return the rows of *table* with *peaks*, or else those of the table, if it has any."""
     is_cpu = table.provenance.runtime.device.type == "cpu"
     return Reviewed(
         rows=tuple(TimedRow(key, row, work_of(key)) for key, row in table.rows.items()),
-        peaks=peaks,
-        origin=origin,
+        peaks=peaks or table.provenance.peaks,
         is_cold=table.policy.timing.l2 is L2.COLD,
         latency_us=CPU_LATENCY_US if is_cpu else GPU_LATENCY_US,
-    )
-
-
-def peaks_in(path: Path) -> Peaks:
-    """Return the peaks of the table *path*, the value of `--peaks`: stored, or else implied.
-
-    A SettingsError: no row of the table has a share of a peak.
-    """
-    table = read(path)
-    peaks = table.provenance.peaks or implied_peaks(table)
-    if peaks is None:
-        raise SettingsError(f"--peaks {path}: it has no measured peaks", "name another table")
-    return peaks
-
-
-def implied_peaks(table: Table) -> Peaks | None:
-    """Return the peaks that the shares in *table* were computed with; None without shares."""
-    gbps, tflops = 0.0, defaultdict[str, float](float)
-    clocks = []
-    for key, row in table.rows.items():
-        found, work = row.evidence, work_of(key)
-        if found.peak_share is None or found.peak_share < _READABLE_SHARE or work is None:
-            continue
-        gbps = max(gbps, (found.gbps or 0) / found.peak_share)
-        tflops[work.dtype] = max(tflops[work.dtype], (found.tflops or 0) / found.peak_share)
-        clocks += [found.clock_mhz] if found.clock_mhz is not None else []
-    if not gbps:
-        return None
-    return Peaks(
-        tflops={dtype: round(rate, 1) for dtype, rate in tflops.items() if rate},
-        gbps=round(gbps, 1),
-        clock_mhz=max(clocks, default=None),
-        measured=table.provenance.created[:10],
     )
 
 

@@ -67,9 +67,10 @@ class BuildOptions(PolicyOptions):
     ``retry`` ``unstable`` only rows of an existing table whose times do not carry a decision are
     measured, and such a row is replaced by better evidence only; with keys their rows are measured
     too. Before a measurement the build waits while other processes keep the machine busy,
-    ``wait_for_quiet`` seconds in all (None: ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the table lacks takes the row of a table of
-    ``rows_from`` where it fits, unless rows are measured again. With ``dry_run`` the report has a
-    plan instead of results; nothing is measured or written.
+    ``wait_for_quiet`` seconds in all (None: ``WARMUP_WAIT_FOR_QUIET``, else 30). A problem that the
+    table lacks takes the row of a table of ``rows_from`` where it fits, unless rows are measured
+    again. With ``dry_run`` the report has a plan instead of results; nothing is measured or
+    written.
 
     Of a model: inputs that neither ``inputs`` nor the model's file names are inferred from its
     forward and weights, and the table says so. ``dtype`` casts the model. A bucket serves its own

@@ -1,8 +1,8 @@
 """`verify`: whether the winners of a table are still the fastest on this device, by a sample.
 
 A GEMM is rebuilt from its key, and its winner takes turns with the library's kernel and the
-runner-up of its evidence, as candidates of a build do. A row has drifted where, twice, the rule of
-a build selects another of them. All are timed under one clock: another clock drifts no row.
+runner-up of its evidence, as candidates of a build do. A row has drifted where, twice, another of
+them is faster by more than the noise band. All have one clock, so that another clock is no drift.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ import torch
 
 from warmup.core.errors import BuildError, ModelError, ProblemError, SettingsError
 from warmup.core.events import Emitter
-from warmup.core.rows import Family, Flag, KwargValue, Row, Scope, Search, Winner
-from warmup.core.text import first_line, remedy_for, shown
-from warmup.core.trial import Outcome, Samples, Tuned
+from warmup.core.rows import Family, KwargValue, Row, Scope, Search, Winner
+from warmup.core.text import first_line, shown
+from warmup.core.trial import Outcome, Samples, Tuned, interval_of
 from warmup.inductor.adapter import compile_model
 from warmup.keys.question import GemmQuestion, Question
 from warmup.keys.registry import kind_of
-from warmup.measuring.selection import select_winner
 from warmup.models.loading import make_inputs
 from warmup.models.rebuilt import rebuild
 from warmup.table.lookup import cache_tag
@@ -51,7 +50,7 @@ _CONSTANTS: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "No
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TimedRow:
+class VerifiedRow:
     """A row that was timed again: its winner now and as recorded, and a ``rival`` that is faster.
 
     A row without a rival has not drifted. ``time_us`` is None where the winner fails now.
@@ -75,7 +74,7 @@ class Verification:
     """
 
     rows: int
-    timed: Sequence[TimedRow]
+    timed: Sequence[VerifiedRow]
     skipped: Mapping[str, Sequence[str]]
     left: int
     seconds: float
@@ -83,7 +82,7 @@ class Verification:
     disturbed: int = 0
 
     @property
-    def drifted(self) -> Sequence[TimedRow]:
+    def drifted(self) -> Sequence[VerifiedRow]:
         return [row for row in self.timed if row.rival is not None]
 
     @property
@@ -134,7 +133,7 @@ def verify(
         reason = _why_not(key, row, table)
         (able if reason is None else skipped.setdefault(reason, [])).append(key)
     able.sort(key=lambda key: -table.rows[key].evidence.time_us)
-    chosen, timed = able[:count], list[TimedRow]()
+    chosen, timed = able[:count], list[VerifiedRow]()
     setup = replace(find_setup(device, PolicyOptions()), policy=table.policy)
     with make_tuner(table.policy, setup.device, started) as tuner:
         while chosen and time.monotonic() - started < limit_s:
@@ -142,7 +141,7 @@ def verify(
             try:
                 timed.append(_time_again(key, table, setup, tuner))
             except (BuildError, ModelError, ProblemError) as error:
-                skipped.setdefault(first_line(error), []).append(key)
+                skipped.setdefault(str(error), []).append(key)
         recorded = [table.rows[row.key].evidence.clock_mhz for row in timed]
         before, now = [each for each in recorded if each], tuner.watch.clocks
         return Verification(
@@ -178,7 +177,7 @@ def _why_not(key: str, row: Row, table: Table) -> str | None:
     return None
 
 
-def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> TimedRow:
+def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> VerifiedRow:
     """Rebuild the module of *key* and let inductor ask for it.
 
     A ProblemError or ModelError says that it cannot be rebuilt, a BuildError why there is no time.
@@ -196,7 +195,7 @@ def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> Time
         settles=True,
         times_kernels=False,
         wanted=key,
-        named=[row.winner, *_choice_named(row.evidence.runner_up)],
+        named=[row.winner, *map(choice_named, filter(None, [row.evidence.runner_up]))],
     )
     options = options_served(table.policy, freezes=True)
     attachment = setup.inductor.attach(lookup, options, cache_tag("verify"), quiet=True)
@@ -217,14 +216,13 @@ def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> Time
     return contender.timed
 
 
-def _choice_named(text: str | None) -> list[Winner]:
-    """Return the candidate that `str` of a winner spells, with its kwargs alone."""
-    if text is None:
-        return []
+def choice_named(text: str) -> Winner:
+    """Return the candidate that *text*, as of a runner-up, spells, without its template's hash."""
     uid, _, rest = text.removesuffix(" not fused").removesuffix(" fused").partition("(")
     pairs = (pair.partition("=")[::2] for pair in rest.removesuffix(")").split(",") if pair)
     kwargs = tuple((name, _value_of(value)) for name, value in pairs)
-    return [Winner(Family.TEMPLATE, uid, kwargs)]
+    family = {"aten": Family.EXTERN, "cpp": Family.CPP}.get(uid.partition("::")[0])
+    return Winner(family or Family.TEMPLATE, uid, kwargs)
 
 
 def _value_of(text: str) -> KwargValue:
@@ -238,7 +236,7 @@ class _ContenderTimer:
 
     row: Row
     tuner: Tuner
-    timed: TimedRow | None = None
+    timed: VerifiedRow | None = None
     reason: str = ""
 
     def measure(self, question: Question) -> Tuned | None:
@@ -257,7 +255,7 @@ class _ContenderTimer:
     def close(self) -> None:
         """Do nothing: the tuner is used for the next row."""
 
-    def _time(self, question: GemmQuestion) -> TimedRow | None:
+    def _time(self, question: GemmQuestion) -> VerifiedRow | None:
         evidence, own = self.row.evidence, self.row.winner
         if evidence.scope is not Scope.FUSED:
             own = own.choice  # as the control it is timed to the end, however slow it is
@@ -268,15 +266,18 @@ class _ContenderTimer:
         tuned = self.tuner.measure(question)
         outcomes = () if tuned is None else tuned.deciding if question.region else tuned.timings
         known = next((one for one in outcomes if one.winner == own), None)
-        selected = select_winner(outcomes, own, self.tuner.method)
-        if known is None or selected is None or (known.rejection and known.rejection.may_be_noise):
+        if known is None or (known.rejection and known.rejection.may_be_noise):
             self.reason = "their winner could not be timed"
             return None
-        if Flag.UNSTABLE in selected.flags and any(_is_faster(one, known) for one in outcomes):
-            self.reason = "their times vary too much here: other work disturbs them"
-            return None
-        rival = selected.outcome if self._is_behind(known, selected.outcome) else None
-        return TimedRow(
+        others = [one for one in outcomes if one.time_us is not None and one is not known]
+        rival = min(others, key=lambda one: one.time_us or math.inf, default=None)
+        if rival is not None and known.time_us is not None:
+            low, middle = _ratios(known, rival)
+            if low <= self._limit < middle:
+                self.reason = "their times vary too much here: other work disturbs them"
+                return None
+            rival = rival if low > self._limit else None
+        return VerifiedRow(
             key=question.problem.key,
             winner=str(self.row.winner),
             time_us=known.time_us,
@@ -285,17 +286,26 @@ class _ContenderTimer:
             rival_us=None if rival is None else rival.time_us,
         )
 
-    def _is_behind(self, own: Outcome, selected: Outcome) -> bool:
-        """Whether *selected* beats *own* by more than at the build, for a winner of a range."""
-        along = self.row.evidence.along
-        accepted = (along[-1][1] or 1.0) if along else 1.0
-        return selected.winner != own.winner and _is_faster(
-            selected, own, accepted * (1 + self.tuner.method.near_tie)
-        )
+    @property
+    def _limit(self) -> float:
+        """How many times as long as the fastest the winner may take, as far as at the build."""
+        evidence, band = self.row.evidence, self.tuner.method.near_tie
+        if not evidence.is_unstable:
+            band = max(band, evidence.band or 0.0)
+        along = evidence.along[-1][1] if evidence.along else None
+        return (along or 1.0) * (1 + band)
 
 
-def _is_faster(one: Outcome, other: Outcome, times: float = 1.0) -> bool:
-    return one.time_us is not None and one.time_us * times < (other.time_us or math.inf)
+def _ratios(own: Outcome, rival: Outcome) -> tuple[float, float]:
+    """Return how many times as long as *rival* takes *own*: the lower end of 95 %, the median.
+
+    Both took turns, so that what disturbs one round disturbs both in it.
+    """
+    assert own.samples is not None
+    assert rival.samples is not None
+    pairs = zip(reversed(own.samples.times_us), reversed(rival.samples.times_us), strict=False)
+    ratios = [of_own / of_rival for of_own, of_rival in pairs]
+    return interval_of(ratios)[0], statistics.median(ratios)
 
 
 def read_drifted(path: Path) -> tuple[str, ...]:
@@ -307,9 +317,6 @@ def read_drifted(path: Path) -> tuple[str, ...]:
     try:
         document = json.loads(path.read_bytes())
         return tuple(str(row["key"]) for row in document["verified"]["drifted"])
-    except OSError as error:
-        raise SettingsError(
-            f"--retry {shown(path)}: {error.strerror}", remedy_for(error, advice)
-        ) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"--retry {shown(path)}: names no drifted rows", advice) from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        reason = getattr(error, "strerror", None) or "names no drifted rows"
+        raise SettingsError(f"--retry {shown(path)}: {reason}", advice) from error
