@@ -24,17 +24,20 @@ from warmup.cli.output import (
 )
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import ASSUMED_DEVICES
-from warmup.core.text import counted
+from warmup.core.errors import SettingsError
+from warmup.core.text import counted, sentence
 from warmup.diagnostics.doctor import Diagnosis, diagnose
 from warmup.diagnostics.explain import Explanation, Section, Span
 from warmup.diagnostics.explain import explain as explain_model
 from warmup.diagnostics.suggest import MAX_SUGGESTED, Cost, Suggestion
 from warmup.diagnostics.suggest import suggest as choose_buckets
+from warmup.diagnostics.torch_source import InternalState, TorchReport, read_torch
 
 _LISTED: Final = 8  # sizes of a range that are listed; of more sizes their number is
 _BAR_COLUMNS: Final = 46  # the bar of all work, beside three columns of numbers
 _STATE_COLUMNS: Final = 5
 _CHECK_COLUMNS: Final = 17
+_INTERNAL_COLUMNS: Final = 11
 
 
 def _refuse_program(words: list[str] | None) -> None:
@@ -214,13 +217,53 @@ def _value(found: Suggestion) -> str:
     return ",".join(map(str, found.best.sizes))
 
 
-def doctor(*, device: options.DeviceOption = "auto", as_json: options.AsJson = False) -> None:
+def doctor(
+    *,
+    device: options.DeviceOption = "auto",
+    torch: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="WHEEL_OR_FOLDER",
+            help="Instead, read what another torch has of the internals that warmup uses. Nothing "
+            "of it is installed or run.",
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
     """Check this machine before a build or a server. Exit code 1 when a check fails."""
-    diagnosis = diagnose(device)
-    print_report(diagnosis, _findings, lambda found: record(found.findings), as_json=as_json)
-    if diagnosis.failed:
-        complain(f"doctor failed on: {', '.join(diagnosis.failed)}")
+    if torch is not None:
+        if device != "auto":
+            raise SettingsError("--torch looks at no device", "leave --device out")
+        report = read_torch(torch)
+        document = record(report, "counts", "broken")
+        print_report(report, _internals, lambda _: document, as_json=as_json)
+        failed = ["internals of that torch"] * bool(report.broken)
+    else:
+        diagnosis = diagnose(device)
+        print_report(diagnosis, _findings, lambda found: record(found.findings), as_json=as_json)
+        failed = [*diagnosis.failed]
+    if failed:
+        complain(f"doctor failed on: {', '.join(failed)}")
         raise typer.Exit(EXIT_FOUND)
+
+
+def _internals(report: TorchReport) -> Iterator[str]:
+    """Yield the internals that are not the same, and how many have each state."""
+    width = terminal_width() or TEXT_WIDTH
+    for each in report.names:
+        if each.state is InternalState.SAME or (
+            each.state is InternalState.BODY and not options.is_verbose()
+        ):
+            continue
+        name = each.name.partition("(")[0].replace(":", ": ")
+        yield from fold(name, f"{each.state:{_INTERNAL_COLUMNS}}", width=width)
+        said = sentence(each.said, ", ".join(each.files))
+        yield from fold(said, " " * _INTERNAL_COLUMNS, width=width)
+    note = "" if report.supported else " (not supported; read as the newest that is)"
+    against = f", compared with torch {report.here} here" if report.here else ""
+    counts = ", ".join(f"{count} {state}" for state, count in report.counts.items() if count)
+    total = counted(len(report.names), "name")
+    yield from fold(f"{total} of torch {report.torch}{note}{against}: {counts}", width=width)
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from typing import Any, Final
 
 from warmup.core.errors import InductorChangedError
@@ -208,7 +209,7 @@ torch._inductor.runtime.runtime_utils
     next_power_of_2 triton_config_to_hashable(cfg)
 torch._inductor.runtime.triton_heuristics
     CachingAutotuner._precompile_config(self,cfg) CachingAutotuner.autotune_to_one_config(self,args)
-    CachingAutotuner.bench(self,launcher) CachingAutotuner.clone_args(self,args,kwargs)
+    CachingAutotuner.bench(self,launcher)
     CachingAutotuner.coordinate_descent_tuning(self,launcher)
     CachingAutotuner.precompile(self,warm_cache_only,reload_kernel,static_triton_bundle_key)
     CachingAutotuner.reset_to_zero_args(self,args,kwargs) CachingAutotuner.run(self,args)
@@ -250,10 +251,10 @@ torch.compiler.config
     _make_closure_patcher cache_key_tag
 torch.fx.experimental.symbolic_shapes
     ShapeEnv._default_value_range(self) ShapeEnv._get_stack_summary(self,is_debug,framework_loc)
-    ShapeEnv.add_backed_var_to_val(self,expr,val) ShapeEnv.suppress_guards(self)
-    uninteresting_files()
+    ShapeEnv.suppress_guards(self) uninteresting_files()
 torch.utils
-    _pytree.tree_flatten(tree) _pytree.tree_leaves(tree) _pytree.tree_unflatten(leaves,treespec)
+    _pytree.tree_flatten(tree) _pytree.tree_leaves(tree) _pytree.tree_map(func,tree)
+    _pytree.tree_map_only(type_or_types_or_pred,func,tree) _pytree.tree_unflatten(leaves,treespec)
 torch.utils._ordered_set
     OrderedSet
 torch.utils._python_dispatch
@@ -307,10 +308,12 @@ torch.utils._triton
 def check_internals(names: tuple[str, ...] = INTERNALS) -> None:
     """Raise an InductorChangedError where one of *names* is gone or has other parameters."""
     for name in names:
-        dotted, opening, parameters = name.partition("(")
+        dotted, opening, wanted = name.partition("(")
         internal = _resolve(dotted)
-        if opening:
-            _check_parameters(dotted, internal, parameters.rstrip(")"))
+        if opening and (
+            fault := parameter_fault([*inspect.signature(internal).parameters], wanted)
+        ):
+            raise InductorChangedError(f"{dotted} {fault}")
 
 
 def _resolve(dotted: str) -> Any:
@@ -324,13 +327,10 @@ def _resolve(dotted: str) -> Any:
     return internal
 
 
-def _check_parameters(dotted: str, internal: Any, wanted: str) -> None:
-    actual = list(inspect.signature(internal).parameters)
-    for position, parameter in enumerate(
-        word.strip() for word in wanted.split(",") if word.strip()
-    ):
-        if position >= len(actual) or actual[position] != parameter:
-            raise InductorChangedError(
-                f"{dotted} takes ({', '.join(actual)}), "
-                f"expected {parameter!r} at position {position}"
-            )
+def parameter_fault(actual: Sequence[str], wanted: str) -> str | None:
+    """Return what is wrong with *actual* where *wanted*, ``self,key)``, is not its beginning."""
+    names = [word.strip() for word in wanted.rstrip(")").split(",") if word.strip()]
+    for position, name in enumerate(names):
+        if position >= len(actual) or actual[position] != name:
+            return f"takes ({', '.join(actual)}), expected {name!r} at position {position}"
+    return None
