@@ -1,0 +1,547 @@
+"""`read_torch`: which internals another torch has, read in its source and compared with ours.
+
+That torch is a wheel or a folder. Nothing of it is imported, run or unpacked: modules are parsed,
+and names are followed through imports, base classes and assignments as far as the source says.
+"""
+
+from __future__ import annotations
+
+import ast
+import gc
+import importlib.util
+import re
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from warmup.core.errors import SettingsError, UnsupportedTorchError
+from warmup.core.text import MIB, first_line, remedy_for, sentence, shown
+from warmup.inductor import internals
+from warmup.inductor.versions import VERSIONS, version_for
+
+# A wheel is not trusted. Of torch 2.15, no module longer than 0.5 MiB is read.
+_LONGEST_SOURCE: Final = 8 * MIB
+_MOST_SOURCES: Final = 4_000
+_BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_REMEDY: Final = "name a wheel of torch, or a folder with torch/ in it"
+_PACKAGE: Final = Path(internals.__file__).parents[1]
+
+
+class InternalState(StrEnum):
+    """What another torch has of an internal. Where it breaks or is gone, a hook cannot attach."""
+
+    SAME = "same"
+    BODY = "other body"
+    CHANGED = "changed"
+    BREAKS = "breaks"
+    GONE = "gone"
+    UNSEEN = "unseen"
+
+
+@dataclass(frozen=True, slots=True)
+class InternalFinding:
+    """What another torch has of the internal *name*, and our modules that use it."""
+
+    name: str
+    state: InternalState
+    said: str
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TorchReport:
+    """The internals in another torch; ``here`` is the version that they were compared with.
+
+    Of a torch that is not ``supported``, the internals of the newest supported minor are reported.
+    """
+
+    torch: str
+    here: str | None
+    supported: bool
+    names: tuple[InternalFinding, ...]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many internals have each state."""
+        states = [each.state for each in self.names]
+        return {state.value: states.count(state) for state in InternalState}
+
+    @property
+    def broken(self) -> tuple[str, ...]:
+        """The internals without which a hook cannot attach."""
+        lost = (InternalState.BREAKS, InternalState.GONE)
+        return tuple(each.name for each in self.names if each.state in lost)
+
+
+def read_torch(path: Path) -> TorchReport:
+    """Return what the torch in *path*, a wheel or a folder, has of each internal that warmup uses.
+
+    It is compared with the torch that is installed here, if any, which is not imported either.
+
+    Raises:
+        SettingsError: *path* has no torch, or cannot be read.
+    """
+    with ExitStack() as stack:
+        if gc.isenabled():  # trees have no cycles, and collections would visit each node many times
+            gc.disable()
+            stack.callback(gc.enable)
+        other = stack.enter_context(_opened(path))
+        installed = importlib.util.find_spec("torch")
+        here: _Sources | None = None
+        if installed and installed.origin and installed.submodule_search_locations:
+            here = stack.enter_context(_opened(Path(installed.origin).parent))
+        supported = True
+        try:
+            version = version_for(other.version)
+        except UnsupportedTorchError:
+            version, supported = VERSIONS[max(VERSIONS)], False
+        names = (
+            *(*internals.INTERNALS, *version.internals),
+            *(*internals.ASSEMBLER_INTERNALS, *internals.ASSUMED_GPU_INTERNALS),
+        )
+        uses = _uses()
+        found = (
+            InternalFinding(name, *_compare(name, other, here), _files_using(name, uses))
+            for name in dict.fromkeys(names)
+        )
+        return TorchReport(other.version, here.version if here else None, supported, tuple(found))
+
+
+def _compare(name: str, other: _Sources, here: _Sources | None) -> tuple[InternalState, str]:
+    dotted, opening, wanted = name.partition("(")
+    place = other.find(dotted)
+    if place is None:
+        return InternalState.GONE, other.whereabouts(dotted)
+    if place.node is None:
+        return InternalState.UNSEEN, f"no source of {place.module}"
+    parameters = other.parameters(place)
+    if opening and parameters is None:
+        return InternalState.UNSEEN, "its parameters are not in the source"
+    if opening and (fault := internals.parameter_fault(parameters or (), wanted)):
+        return InternalState.BREAKS, fault
+    mine = here.find(dotted) if here else None
+    if here is None or mine is None or mine.node is None:
+        return InternalState.SAME, ""
+    if isinstance(place.node, ast.ClassDef) and not opening:
+        return InternalState.SAME, ""  # nothing calls it
+    if parameters != (ours := here.parameters(mine)):
+        return InternalState.CHANGED, _difference(parameters or (), ours or ())
+    return (InternalState.SAME if place.body == mine.body else InternalState.BODY), ""
+
+
+def _difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
+    more = ", ".join(name for name in theirs if name not in ours)
+    less = ", ".join(name for name in ours if name not in theirs)
+    changes = f"gains {more}" * bool(more), f"loses {less}" * bool(less)
+    return sentence(*changes) or "has its parameters in another order"
+
+
+# Which of our modules use an internal.
+
+
+def _uses() -> dict[str, frozenset[str]]:
+    """Return the identifiers in each module of warmup but the list of internals, in strings too."""
+    found = {}
+    for path in sorted(_PACKAGE.rglob("*.py")):
+        if path != Path(internals.__file__):
+            words = re.findall(r"[A-Za-z_]\w*", path.read_text(encoding="utf-8"))
+            found[path.relative_to(_PACKAGE).as_posix()] = frozenset(words)
+    return found
+
+
+def _files_using(name: str, uses: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
+    """Return the modules with every part of *name*, else with its last; hooks before others."""
+    module, _, qualified = name.partition("(")[0].partition(":")
+    parts = qualified.split(".")
+    for wanted in ({*parts, module.rpartition(".")[2]}, {*parts}, {parts[-1]}):
+        files = [path for path, words in uses.items() if {"torch", *wanted} <= words]
+        hooks = [path for path in files if path.startswith("inductor/")]
+        if files:
+            return tuple(hooks or files)
+    return ()
+
+
+_Read = Callable[[str], bytes | None]
+
+# What names stand for in the sources of a torch.
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A node that a name stands for, and the module in which the names in that node are bound.
+
+    A module is its own tree. Without a ``node`` the name exists, and no source says more.
+    """
+
+    module: str
+    node: ast.AST | None
+
+    @property
+    def body(self) -> str:
+        """The code without comments, docstrings and layout; nothing of a class or a module."""
+        if self.node is None or isinstance(self.node, (ast.ClassDef, ast.Module)):
+            return ""
+        if isinstance(self.node, ast.FunctionDef):
+            told = ast.get_docstring(self.node) is not None
+            return "".join(map(ast.dump, (*self.node.decorator_list, *self.node.body[told:])))
+        return ast.dump(self.node)
+
+
+class _Scope:
+    """What the statements of a module or a class bind: a node, or ``module:name`` of an import.
+
+    Of two branches the first counts, and nothing under TYPE_CHECKING. ``fields`` are annotated.
+    """
+
+    def __init__(self, body: list[ast.stmt], package: Sequence[str]) -> None:
+        self.bound: dict[str, ast.AST | str] = {}
+        self.fields: dict[str, ast.AnnAssign] = {}
+        self.stars: list[str] = []
+        self._package = package
+        self._bind(body)
+
+    def _bind(self, body: list[ast.stmt]) -> None:
+        for node in body:
+            match node:
+                case ast.FunctionDef() | ast.ClassDef():
+                    self.bound[node.name] = node
+                case ast.Assign():
+                    names = [each.id for each in node.targets if isinstance(each, ast.Name)]
+                    self.bound |= dict.fromkeys(names, node.value)
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    self.fields[name] = node
+                    self.bound |= {name: node.value} if node.value else {}
+                case ast.Import() | ast.ImportFrom():
+                    self._bind_imports(node)
+                case ast.If() | ast.Try() | ast.With():
+                    self._bind(_branches(node))
+
+    def _bind_imports(self, node: ast.Import | ast.ImportFrom) -> None:
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                top = each.name.partition(".")[0]
+                self.bound[each.asname or top] = f"{each.name if each.asname else top}:"
+            return
+        base = self._package[: len(self._package) - node.level + 1] if node.level else ()
+        source = ".".join([*base, *filter(None, [node.module])])
+        for each in node.names:
+            self.bound[each.asname or each.name] = f"{source}:{each.name}"
+            self.stars += [source] * (each.name == "*")
+
+
+def _branches(node: ast.If | ast.Try | ast.With) -> list[ast.stmt]:
+    if isinstance(node, ast.With):
+        return node.body
+    if isinstance(node, ast.Try):
+        caught = [statement for handler in node.handlers for statement in handler.body]
+        return [*caught, *node.body, *node.orelse, *node.finalbody]
+    is_typing = ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+    return [*node.orelse, *([] if is_typing else node.body)]
+
+
+class _Sources:
+    """The modules in a folder or a wheel, parsed when they are looked up.
+
+    ``read`` returns the bytes of a file, at most one more than a source may have; ``list_paths``
+    those of all files.
+    """
+
+    def __init__(self, path: str, read: _Read, list_paths: Callable[[], Iterable[str]]) -> None:
+        self._path, self.read, self._list_paths = path, read, list_paths
+        self._trees: dict[str, ast.Module | None] = {}
+        self._packages: set[str] = set()
+        self._registering: set[str] = set()  # those that write or pass on their sys.modules
+        self._scopes: dict[int, _Scope] = {}
+
+    @cached_property
+    def version(self) -> str:
+        """The version that torch/version.py names; a checkout has version.txt alone."""
+        place = self.find("torch.version:__version__")
+        if place and isinstance(place.node, ast.Constant):
+            return str(place.node.value)
+        return (self.read("version.txt") or b"unknown").decode(errors="replace").strip()
+
+    def tree(self, module: str) -> ast.Module | None:
+        """Return *module* as parsed; None where it has no source."""
+        if module not in self._trees:
+            stem, self._trees[module] = module.replace(".", "/"), None
+            for ending in ("/__init__.py", ".py", "/__init__.pyi", ".pyi"):
+                if (content := self.read(f"{stem}{ending}")) is not None:
+                    self._trees[module] = self._parsed(f"{stem}{ending}", content)
+                    self._packages |= {module} if ending.startswith("/") else set()
+                    self._registering |= {module} if b"sys.modules[" in content else set()
+                    break
+        return self._trees[module]
+
+    def _parsed(self, path: str, content: bytes) -> ast.Module:
+        if len(content) > _LONGEST_SOURCE or len(self._trees) > _MOST_SOURCES:
+            raise SettingsError(
+                f"{self._path}: {path} is longer than {_LONGEST_SOURCE // MIB} MiB, or one of more "
+                f"than {_MOST_SOURCES} modules",
+                "name a wheel or a folder of torch",
+            )
+        try:
+            return ast.parse(content)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise SettingsError(
+                f"{self._path}: {path} cannot be parsed: {first_line(error)}",
+                "name a whole torch, for a Python that is not newer than this one",
+            ) from error
+
+    def find(self, dotted: str) -> _Place | None:
+        """Return what *dotted*, ``module:Class.name``, stands for; None where it is gone."""
+        module, _, qualified = dotted.partition(":")
+        try:
+            place = self._module(module)
+            for name in filter(None, qualified.split(".")):
+                place = place and self._member(place, name)
+        except RecursionError:  # names that stand for each other
+            return _Place(module, None)
+        return place
+
+    def whereabouts(self, dotted: str) -> str:
+        """Return what is left of a name that is gone, and which modules of its package have it."""
+        module, _, qualified = dotted.partition(":")
+        outer, _, inner = qualified.partition(".")
+        if self.find(f"{module}:{outer}") is not None:
+            return f"{outer} has no {inner}"
+        # What defines the name now, or has it in a file of the same name.
+        top, file = "/".join(module.split(".")[:2]), f"/{module.rpartition('.')[2]}.py"
+        defined = re.compile(rf"^(?:class |def |){outer} *[(:=]".encode(), re.MULTILINE)
+        named = re.compile(rf"\b{outer}\b".encode())
+        elsewhere = [
+            path
+            for path in sorted(self._list_paths())
+            if path.startswith(f"{top}/") and path.endswith(".py")
+            if (named if path.endswith(file) else defined).search(self.read(path) or b"")
+        ]
+        lost = outer if self.tree(module) else module
+        return f"no {lost}" + (f"; {outer} is in {', '.join(elsewhere[:3])}" if elsewhere else "")
+
+    def _module(self, module: str) -> _Place | None:
+        if (tree := self.tree(module)) is not None:
+            return _Place(module, tree)
+        package, _, name = module.rpartition(".")
+        if package and self.tree(package) and package in self._registering:
+            return self._global(package, name, frozenset())  # an alias of a module that moved
+        # In torch, the extension torch._C alone has modules without a source.
+        is_gone = module.startswith("torch.") and not f"{module}.".startswith("torch._C.")
+        return None if is_gone else _Place(module, None)
+
+    def _scope(self, place: _Place) -> _Scope:
+        node = place.node
+        assert isinstance(node, (ast.Module, ast.ClassDef))
+        if id(node) not in self._scopes:
+            parts = place.module.split(".")
+            package = parts if place.module in self._packages else parts[:-1]
+            self._scopes[id(node)] = _Scope(node.body, package)
+        return self._scopes[id(node)]
+
+    def _member(self, place: _Place, name: str) -> _Place | None:
+        match place.node:
+            case ast.Module():
+                return self._global(place.module, name, frozenset())
+            case ast.ClassDef():
+                return self._attribute(place, name)
+            case ast.FunctionDef(decorator_list=decorators):
+                # A cache gives a function `cache_clear`; what others give is not in the source.
+                if name == "cache_clear" and any(
+                    _last(each).endswith("cache") for each in decorators
+                ):
+                    return place
+                return _Place(place.module, None) if decorators else None
+            case ast.Call(func=function):
+                made = self._value(place.module, function)
+                if made is not None and isinstance(made.node, ast.ClassDef):
+                    return self._attribute(made, name, of_instance=True)
+        return _Place(place.module, None)
+
+    def _value(self, module: str, node: ast.AST) -> _Place | None:
+        """Return what an expression stands for: that of a name or ``a.b``, else itself."""
+        match node:
+            case ast.Name(id=name):
+                return self._global(module, name, frozenset())
+            case ast.Attribute(value=value, attr=name):
+                owner = self._value(module, value)
+                return owner and self._member(owner, name)
+            case ast.Subscript(value=value):
+                return self._value(module, value)
+        return _Place(module, node)
+
+    def _global(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Place | None:
+        place = self._module(module)
+        if place is None or (module, name) in seen:
+            return None
+        if not isinstance(place.node, ast.Module):
+            return _Place(module, None)
+        scope, seen = self._scope(place), seen | {(module, name)}
+        found = self._bound(module, scope.bound.get(name), seen)
+        if found is None and self.tree(f"{module}.{name}") is not None:
+            return self._module(f"{module}.{name}")  # `from . import name` is one too
+        for star in scope.stars if not name.startswith("_") else ():
+            found = found or self._global(star, name, seen)
+        return found or self._put(module, place.node.body, name)
+
+    def _bound(
+        self, module: str, node: ast.AST | str | None, seen: frozenset[tuple[str, str]]
+    ) -> _Place | None:
+        match node:
+            case str():
+                source, _, name = node.partition(":")
+                return self._global(source, name, seen) if name else self._module(source)
+            case ast.Name(id=name):
+                return self._global(module, name, seen) or _Place(module, node)
+            case ast.Attribute():
+                return self._value(module, node) or _Place(module, node)
+        return None if node is None else _Place(module, node)
+
+    def _put(self, module: str, body: list[ast.stmt], name: str) -> _Place | None:
+        """Return what a function that a module calls with itself puts into it, or its new class."""
+        for statement in body:
+            match statement:
+                case ast.Expr(value=ast.Call(func=called, args=[ast.Subscript() as argument])):
+                    made = self._value(module, called)
+                    is_own = ast.unparse(argument) == "sys.modules[__name__]"
+                    if is_own and made and isinstance(made.node, ast.FunctionDef):
+                        return self._put_by(made.module, made.node, name)
+        return None
+
+    def _put_by(self, module: str, function: ast.FunctionDef, name: str) -> _Place | None:
+        target = f"{function.args.args[0].arg}.{name}" if function.args.args else name
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == target:
+                return _Place(module, node.value)
+            if isinstance(node, ast.ClassDef):
+                found = self._attribute(_Place(module, node), name)
+                if found is not None:
+                    return found
+        return None
+
+    def _family(self, place: _Place, seen: frozenset[int] = frozenset()) -> Iterator[_Place]:
+        """Yield a class and its bases; a base without a source too, unless it is Python's own."""
+        yield place
+        if isinstance(place.node, ast.ClassDef) and id(place.node) not in seen:
+            for node in place.node.bases:
+                base = self._value(place.module, node)
+                if base and base.module.partition(".")[0] not in sys.stdlib_module_names:
+                    yield from self._family(base, seen | {id(place.node)})
+
+    def _attribute(self, owner: _Place, name: str, *, of_instance: bool = False) -> _Place | None:
+        hidden = None
+        for place in self._family(owner):
+            if not isinstance(place.node, ast.ClassDef):
+                hidden = hidden or _Place(place.module, None)
+                continue
+            scope = self._scope(place)
+            node = scope.bound.get(name) or (scope.fields.get(name) if of_instance else None)
+            if isinstance(node, str):
+                return self.find(node)
+            if isinstance(node, ast.Name) and node.id in scope.bound:
+                node = scope.bound[node.id]
+            if isinstance(node, ast.AST):
+                return _Place(place.module, node)
+            for statement in ast.walk(place.node) if of_instance else ():
+                match statement:
+                    case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
+                        if ast.unparse(target) == f"self.{name}":
+                            return _Place(place.module, statement)
+        return hidden
+
+    def parameters(self, place: _Place) -> tuple[str, ...] | None:
+        """Return the parameters as inspect.signature names them; None where there are none."""
+        node = place.node
+        if isinstance(node, ast.FunctionDef):
+            spec = node.args
+            named = [*spec.posonlyargs, *spec.args, spec.vararg, *spec.kwonlyargs, spec.kwarg]
+            names = tuple(each.arg for each in named if each)
+            bound = any(_last(each) == "classmethod" for each in node.decorator_list)
+            return names[1:] if bound else names
+        if not isinstance(node, ast.ClassDef):
+            return None
+        for each in self._family(place):
+            if not isinstance(each.node, ast.ClassDef):
+                return None
+            made = self._scope(each).bound.get("__init__")
+            if isinstance(made, ast.FunctionDef):
+                return (self.parameters(_Place(each.module, made)) or ())[1:]
+            if any(_last(one).endswith("dataclass") for one in each.node.decorator_list):
+                return self._fields(each)
+        return ()
+
+    def _fields(self, place: _Place) -> tuple[str, ...]:
+        """Return the fields of a dataclass that its constructor takes, those of bases first."""
+        fields: dict[str, bool] = {}
+        for each in reversed([*self._family(place)]):
+            if isinstance(each.node, ast.ClassDef):
+                for name, field in self._scope(each).fields.items():
+                    form = ast.unparse(field)
+                    fields[name] = "ClassVar" not in form and "init=False" not in form
+        return tuple(name for name, is_taken in fields.items() if is_taken)
+
+
+def _last(decorator: ast.expr) -> str:
+    """Return the last name of a decorator, without its arguments."""
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    return ast.unparse(called).rpartition(".")[2]
+
+
+# A folder or a wheel.
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[_Sources]:
+    with ExitStack() as stack:
+        with _blamed(path):
+            if path.is_dir():
+                sources = _of_folder(path.resolve())
+            else:
+                sources = _of_wheel(path, stack.enter_context(zipfile.ZipFile(path)))
+        if sources.read("torch/__init__.py") is None:
+            raise SettingsError(f"{shown(path)} is no torch: no torch/__init__.py", _REMEDY)
+        yield sources
+
+
+@contextmanager
+def _blamed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        remedy = remedy_for(error, _REMEDY)
+        raise SettingsError(f"{shown(path)}: {error.strerror}", remedy) from error
+    except _BROKEN as error:
+        raise SettingsError(f"{shown(path)}: {first_line(error)}", _REMEDY) from error
+
+
+def _of_folder(folder: Path) -> _Sources:
+    is_inner = folder.name == "torch" and not (folder / "torch").is_dir()
+    root = folder.parent if is_inner else folder
+
+    def read(path: str) -> bytes | None:
+        if not (root / path).is_file():
+            return None
+        with _blamed(root / path), (root / path).open("rb") as file:
+            return file.read(_LONGEST_SOURCE + 1)
+
+    def list_paths() -> Iterable[str]:
+        return (path.relative_to(root).as_posix() for path in (root / "torch").rglob("*.py"))
+
+    return _Sources(shown(folder), read, list_paths)
+
+
+def _of_wheel(path: Path, wheel: zipfile.ZipFile) -> _Sources:
+    names = frozenset(wheel.namelist())
+
+    def read(name: str) -> bytes | None:
+        if name not in names:
+            return None
+        with _blamed(path), wheel.open(name) as member:
+            return member.read(_LONGEST_SOURCE + 1)
+
+    return _Sources(shown(path), read, lambda: names)
