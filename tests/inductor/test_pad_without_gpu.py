@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from warmup.keys.registry import check_key
+from warmup.keys.registry import kind_of
 
 PROGRAM = "cuda_padding.py"
 
@@ -50,7 +50,7 @@ def test_a_build_records_the_gemm_by_its_key(ask: Ask) -> None:
     )
     for case, key in cases:
         assert key_in(ask(**case, mode="tune")) == key, case
-        check_key(key)
+        kind_of(key).check(key)
     # A GEMM that inductor does not measure has no row.
     aligned = ask(mode="tune", k=3424)
     assert (aligned["rows"], aligned["events"], aligned["timed"]) == ([], [], [])

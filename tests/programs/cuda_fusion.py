@@ -154,7 +154,7 @@ class KeptPlans(PlanWatch):
 
     def _note_launches(self, generated: Any, scheduler: Any) -> None:
         super()._note_launches(generated, scheduler)
-        self.last = tuple(self.planned_in(V.graph))
+        self.last = tuple(self._of(V.graph).planned)
 
 
 def answer(case: Case) -> dict[str, Any]:

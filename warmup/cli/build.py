@@ -288,7 +288,6 @@ def _request_of(
     cluster: str | None,
     given: Collection[str] = (),
 ) -> BuildRequest:
-    """Return the request for *source* that *words* describe; those *given* besides are refused."""
     from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess
     from warmup.tuning.devices import ALL, Devices
     from warmup.tuning.progress import parse_seconds
@@ -311,7 +310,6 @@ def _request_of(
 
 
 def _refuse(source: str, given: Collection[str]) -> None:
-    """Raise a `typer.BadParameter` that names the options *given*, if any, beside *source*."""
     spelled = {"inputs": "--input", "force": "--retry all", "retry": "--retry"}
     flags = [
         f"--set {name}" if name in SETTINGS else spelled.get(name, f"--{name.replace('_', '-')}")

@@ -346,7 +346,6 @@ def _mismatches(report: CheckReport, *, is_hard: bool) -> Iterator[str]:
 def _document(
     report: CheckReport, rank: str | None, problems: list[str], groups_padded: int
 ) -> dict[str, Any]:
-    """Return the record of *report*, with its exit code, its rank, and the machine of the table."""
     bundle = report.bundle
     compiled = None if bundle is None else {"compiled": list(bundle.compiled_besides())}
     return {

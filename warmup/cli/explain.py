@@ -198,7 +198,6 @@ def suggest(
 
 
 def _spell_curve(found: Suggestion, cost: Cost) -> Iterator[str]:
-    """Yield the buckets as an option of `build`, then the padded work of 1, 2 ... of them."""
     yield f"--seqlens {_value(found)}"
     yield ""
     sizes = f"{found.observed} sizes from {found.smallest} to {found.largest}"
@@ -248,7 +247,6 @@ def doctor(
 
 
 def _internals(report: TorchReport) -> Iterator[str]:
-    """Yield the internals that are not the same, and how many have each state."""
     width = terminal_width() or TEXT_WIDTH
     for each in report.names:
         if each.state is InternalState.SAME or (

@@ -87,7 +87,6 @@ def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
 
 
 def _select(table: Table, words: str | None = None, part: str | None = None) -> list[str]:
-    """Return the keys of *table* that have all *words*, and *part* in them; any where None."""
     wanted = set((words or "").split())
     keys = (key for key in table.rows if wanted <= set(key.split()) and (part or "") in key)
     return sorted(keys, key=natural_order)
@@ -130,7 +129,6 @@ def spell_limits(calls: Mapping[str, CallCost]) -> Iterator[str]:
 
 
 def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
-    """Yield what the rows of *keys*, all of *kind*, have in common, and a grid of them."""
     named = {key: kind.ingredients(key) for key in keys}
     shared = _shared(kind, list(named.values()))
     if shared:

@@ -449,7 +449,6 @@ def profile(
 
 
 def _spell_profile(profile: Profile) -> Iterator[str]:
-    """Yield the profile: each bucket's kernels, then what has a row, and what is to be built."""
     clock = f" at {profile.clock_mhz} MHz" if profile.clock_mhz is not None else ""
     dtypes = {line.work.dtype for line in profile.lines if line.work and line.work.flops}
     peaks = () if profile.peaks is None else (spell_peaks(profile.peaks, dtypes),)
@@ -561,7 +560,6 @@ def _line_document(line: KernelLine) -> dict[str, Any]:
 
 
 def _spell_differences(found: Sequence[KernelDifference]) -> Iterator[str]:
-    """Yield for each bucket the change of a call, then the largest changes of its kernels."""
     if not found:
         yield "the traces have no bucket in common"
     shown = 0

@@ -223,7 +223,6 @@ def parse_inputs(texts: Sequence[str]) -> tuple[InputSpec, ...]:
 
 
 def _size(word: str) -> int | None:
-    """Return *word* as a size from 1 to 2**31 - 1, None for any other text."""
     if not (word.isascii() and word.isdigit() and len(word) <= _MAX_SIZE_DIGITS):
         return None
     return int(word) if 0 < int(word) <= MAX_SIZE else None

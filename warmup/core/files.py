@@ -222,7 +222,6 @@ def _write_into(path: Path, pieces: Iterable[bytes]) -> None:
 
 
 def _make_temporary(target: Path) -> tuple[int, str]:
-    """Make a temporary file beside *target*, locked while it is written."""
     while True:
         descriptor, name = tempfile.mkstemp(
             prefix=f".{target.name}.", suffix=".tmp", dir=target.parent

@@ -123,7 +123,6 @@ def _texts(value: Any, place: tuple[str | int, ...]) -> Iterator[tuple[tuple[str
 
 
 def _syntax_error(data: bytes, problem: str) -> str:
-    """Return what is wrong with *data*, and the line and the column in place of the byte."""
     match = _BYTE.fullmatch(problem)
     if match is None:
         return problem[0].lower() + problem[1:] if data.strip() else "empty"
@@ -164,7 +163,6 @@ def _refuse(data: bytes, expected: Any, path: str, message: str) -> NoReturn:
 
 
 def _in_words(message: str) -> str:
-    """Return *message* with the types in words: expected a number or null, found a string."""
     text = _TYPES.sub(
         lambda match: " or ".join(_TYPE_NAMES.get(each, each) for each in match[1].split(" | ")),
         message.replace(", got `", ", found `"),
@@ -173,7 +171,6 @@ def _in_words(message: str) -> str:
 
 
 def _parts(data: bytes, kind: Any, place: str, *, is_key: bool) -> list[str | int]:
-    """Return the names and numbers on the way to *place*, such as ``.rows[...].winner``."""
     parts: list[str | int] = []
     for part in _PART.finditer(place):
         kind = _container(kind)
@@ -216,7 +213,6 @@ def _fits(data: bytes, kind: Any) -> bool:
 
 
 def _container(kind: Any) -> Any:
-    """Return the struct, the dict or the array among the types that *kind* allows."""
     while get_origin(kind) is Annotated:
         kind = get_args(kind)[0]
     if get_origin(kind) in {Union, types.UnionType}:

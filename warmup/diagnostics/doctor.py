@@ -235,7 +235,6 @@ def _load(load: Load) -> Finding:
 
 
 def _tables(here: Runtime) -> Finding:
-    """Return whether `warmup.install()` would find a table, without an argument."""
     name, fix = "tables", "build one with `warmup build`, or name one in WARMUP_TABLE"
     try:
         found = find(None, os.environ) if os.environ.get("WARMUP_TABLE") else discover(here)

@@ -503,7 +503,6 @@ def _classify(guard: Guard) -> tuple[CauseKind, str]:
 
 
 def _first_cause(guards: Iterable[Guard]) -> Cause | None:
-    """Return the first known cause of *guards*, else the first cause, None without guards."""
     causes = [cause_of(guard) for guard in guards]
     known = (cause for cause in causes if cause.kind is not CauseKind.UNKNOWN)
     return next(known, causes[0] if causes else None)

@@ -230,7 +230,6 @@ def _add_up(
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[str, bytes]]:
-    """Yield the place and the text of each line, blank lines and a header left out."""
     is_first = True
     for number, line in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES + 1), b""), start=1):
         text = line.removeprefix(codecs.BOM_UTF8 if number == 1 else b"").strip()

@@ -13,13 +13,13 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from warmup.core.errors import SettingsError, UnsupportedTorchError
 from warmup.core.text import MIB, first_line, remedy_for, sentence, shown
@@ -168,8 +168,6 @@ def _files_using(name: str, uses: Mapping[str, frozenset[str]]) -> tuple[str, ..
     return ()
 
 
-_Read = Callable[[str], bytes | None]
-
 # What names stand for in the sources of a torch.
 
 
@@ -247,14 +245,12 @@ def _branches(node: ast.If | ast.Try | ast.With) -> list[ast.stmt]:
 
 
 class _Sources:
-    """The modules in a folder or a wheel, parsed when they are looked up.
+    """The modules of a folder or a wheel with these *names*, parsed when they are looked up."""
 
-    ``read`` returns the bytes of a file, at most one more than a source may have; ``list_paths``
-    those of all files.
-    """
-
-    def __init__(self, path: str, read: _Read, list_paths: Callable[[], Iterable[str]]) -> None:
-        self._path, self.read, self._list_paths = path, read, list_paths
+    def __init__(
+        self, path: Path, names: frozenset[str], open_file: Callable[[str], IO[bytes]]
+    ) -> None:
+        self.names, self._path, self._open = names, path, open_file
         self._trees: dict[str, ast.Module | None] = {}
         self._packages: set[str] = set()
         self._registering: set[str] = set()  # those that write or pass on their sys.modules
@@ -268,12 +264,20 @@ class _Sources:
             return str(place.node.value)
         return (self.read("version.txt") or b"unknown").decode(errors="replace").strip()
 
+    def read(self, name: str) -> bytes:
+        """Return the bytes of a file, at most one more than a source may have; none if absent."""
+        if name not in self.names:
+            return b""
+        with _blamed(self._path), self._open(name) as file:
+            return file.read(_LONGEST_SOURCE + 1)
+
     def tree(self, module: str) -> ast.Module | None:
         """Return *module* as parsed; None where it has no source."""
         if module not in self._trees:
             stem, self._trees[module] = module.replace(".", "/"), None
             for ending in ("/__init__.py", ".py", "/__init__.pyi", ".pyi"):
-                if (content := self.read(f"{stem}{ending}")) is not None:
+                if f"{stem}{ending}" in self.names:
+                    content = self.read(f"{stem}{ending}")
                     self._trees[module] = self._parsed(f"{stem}{ending}", content)
                     self._packages |= {module} if ending.startswith("/") else set()
                     self._registering |= {module} if b"sys.modules[" in content else set()
@@ -283,15 +287,15 @@ class _Sources:
     def _parsed(self, path: str, content: bytes) -> ast.Module:
         if len(content) > _LONGEST_SOURCE or len(self._trees) > _MOST_SOURCES:
             raise SettingsError(
-                f"{self._path}: {path} is longer than {_LONGEST_SOURCE // MIB} MiB, or one of more "
-                f"than {_MOST_SOURCES} modules",
+                f"{shown(self._path)}: {path} is longer than {_LONGEST_SOURCE // MIB} MiB, or "
+                f"one of more than {_MOST_SOURCES} modules",
                 "name a wheel or a folder of torch",
             )
         try:
             return ast.parse(content)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise SettingsError(
-                f"{self._path}: {path} cannot be parsed: {first_line(error)}",
+                f"{shown(self._path)}: {path} cannot be parsed: {first_line(error)}",
                 "name a whole torch, for a Python that is not newer than this one",
             ) from error
 
@@ -313,14 +317,14 @@ class _Sources:
         if self.find(f"{module}:{outer}") is not None:
             return f"{outer} has no {inner}"
         # What defines the name now, or has it in a file of the same name.
-        top, file = "/".join(module.split(".")[:2]), f"/{module.rpartition('.')[2]}.py"
+        top, file = "/".join(module.split(".")[:2]), f"{module.rpartition('.')[2]}.py"
         defined = re.compile(rf"^(?:class |def |){outer} *[(:=]".encode(), re.MULTILINE)
         named = re.compile(rf"\b{outer}\b".encode())
         elsewhere = [
             path
-            for path in sorted(self._list_paths())
+            for path in sorted(self.names)
             if path.startswith(f"{top}/") and path.endswith(".py")
-            if (named if path.endswith(file) else defined).search(self.read(path) or b"")
+            if (named if path.endswith(f"/{file}") else defined).search(self.read(path))
         ]
         lost = outer if self.tree(module) else module
         return f"no {lost}" + (f"; {outer} is in {', '.join(elsewhere[:3])}" if elsewhere else "")
@@ -352,9 +356,7 @@ class _Sources:
                 return self._attribute(place, name)
             case ast.FunctionDef(decorator_list=decorators):
                 # A cache gives a function `cache_clear`; what others give is not in the source.
-                if name == "cache_clear" and any(
-                    _last(each).endswith("cache") for each in decorators
-                ):
+                if name == "cache_clear" and "cache" in {_last(each)[-5:] for each in decorators}:
                     return place
                 return _Place(place.module, None) if decorators else None
             case ast.Call(func=function):
@@ -363,17 +365,21 @@ class _Sources:
                     return self._attribute(made, name, of_instance=True)
         return _Place(place.module, None)
 
-    def _value(self, module: str, node: ast.AST) -> _Place | None:
-        """Return what an expression stands for: that of a name or ``a.b``, else itself."""
+    def _value(
+        self, module: str, node: ast.AST | str, seen: frozenset[tuple[str, str]] = frozenset()
+    ) -> _Place | None:
+        """Return what an expression or an import stands for; itself where no source says that."""
+        found = None
         match node:
+            case str():
+                source, _, name = node.partition(":")
+                return self._global(source, name, seen) if name else self._module(source)
             case ast.Name(id=name):
-                return self._global(module, name, frozenset())
+                found = self._global(module, name, seen)
             case ast.Attribute(value=value, attr=name):
                 owner = self._value(module, value)
-                return owner and self._member(owner, name)
-            case ast.Subscript(value=value):
-                return self._value(module, value)
-        return _Place(module, node)
+                found = owner and self._member(owner, name)
+        return found or _Place(module, node)
 
     def _global(self, module: str, name: str, seen: frozenset[tuple[str, str]]) -> _Place | None:
         place = self._module(module)
@@ -382,46 +388,24 @@ class _Sources:
         if not isinstance(place.node, ast.Module):
             return _Place(module, None)
         scope, seen = self._scope(place), seen | {(module, name)}
-        found = self._bound(module, scope.bound.get(name), seen)
+        node = scope.bound.get(name)
+        found = self._value(module, node, seen) if node is not None else None
         if found is None and self.tree(f"{module}.{name}") is not None:
             return self._module(f"{module}.{name}")  # `from . import name` is one too
         for star in scope.stars if not name.startswith("_") else ():
             found = found or self._global(star, name, seen)
         return found or self._put(module, place.node.body, name)
 
-    def _bound(
-        self, module: str, node: ast.AST | str | None, seen: frozenset[tuple[str, str]]
-    ) -> _Place | None:
-        match node:
-            case str():
-                source, _, name = node.partition(":")
-                return self._global(source, name, seen) if name else self._module(source)
-            case ast.Name(id=name):
-                return self._global(module, name, seen) or _Place(module, node)
-            case ast.Attribute():
-                return self._value(module, node) or _Place(module, node)
-        return None if node is None else _Place(module, node)
-
     def _put(self, module: str, body: list[ast.stmt], name: str) -> _Place | None:
-        """Return what a function that a module calls with itself puts into it, or its new class."""
+        """Return the function that a module calls with itself, if it or its module has *name*."""
         for statement in body:
             match statement:
-                case ast.Expr(value=ast.Call(func=called, args=[ast.Subscript() as argument])):
+                case ast.Expr(value=ast.Call(func=called, args=[ast.Subscript()])):
                     made = self._value(module, called)
-                    is_own = ast.unparse(argument) == "sys.modules[__name__]"
-                    if is_own and made and isinstance(made.node, ast.FunctionDef):
-                        return self._put_by(made.module, made.node, name)
-        return None
-
-    def _put_by(self, module: str, function: ast.FunctionDef, name: str) -> _Place | None:
-        target = f"{function.args.args[0].arg}.{name}" if function.args.args else name
-        for node in ast.walk(function):
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == target:
-                return _Place(module, node.value)
-            if isinstance(node, ast.ClassDef):
-                found = self._attribute(_Place(module, node), name)
-                if found is not None:
-                    return found
+                    tree = self.tree(made.module) if made else None
+                    for node in ast.walk(tree) if tree else ():
+                        if name in {getattr(node, "attr", None), getattr(node, "name", None)}:
+                            return made
         return None
 
     def _family(self, place: _Place, seen: frozenset[int] = frozenset()) -> Iterator[_Place]:
@@ -429,8 +413,14 @@ class _Sources:
         yield place
         if isinstance(place.node, ast.ClassDef) and id(place.node) not in seen:
             for node in place.node.bases:
-                base = self._value(place.module, node)
-                if base and base.module.partition(".")[0] not in sys.stdlib_module_names:
+                plain = node.value if isinstance(node, ast.Subscript) else node
+                base = self._value(place.module, plain)
+                is_own = isinstance(base and base.node, ast.Name)  # a builtin
+                if (
+                    base
+                    and not is_own
+                    and base.module.partition(".")[0] not in sys.stdlib_module_names
+                ):
                     yield from self._family(base, seen | {id(place.node)})
 
     def _attribute(self, owner: _Place, name: str, *, of_instance: bool = False) -> _Place | None:
@@ -443,8 +433,8 @@ class _Sources:
             node = scope.bound.get(name) or (scope.fields.get(name) if of_instance else None)
             if isinstance(node, str):
                 return self.find(node)
-            if isinstance(node, ast.Name) and node.id in scope.bound:
-                node = scope.bound[node.id]
+            if isinstance(node, ast.Name):
+                node = scope.bound.get(node.id, node)
             if isinstance(node, ast.AST):
                 return _Place(place.module, node)
             for statement in ast.walk(place.node) if of_instance else ():
@@ -477,13 +467,13 @@ class _Sources:
 
     def _fields(self, place: _Place) -> tuple[str, ...]:
         """Return the fields of a dataclass that its constructor takes, those of bases first."""
-        fields: dict[str, bool] = {}
+        fields: dict[str, ast.AnnAssign] = {}
         for each in reversed([*self._family(place)]):
-            if isinstance(each.node, ast.ClassDef):
-                for name, field in self._scope(each).fields.items():
-                    form = ast.unparse(field)
-                    fields[name] = "ClassVar" not in form and "init=False" not in form
-        return tuple(name for name, is_taken in fields.items() if is_taken)
+            fields |= self._scope(each).fields if isinstance(each.node, ast.ClassDef) else {}
+        left_out = re.compile("ClassVar|init=False")
+        return tuple(
+            name for name, each in fields.items() if not left_out.search(ast.unparse(each))
+        )
 
 
 def _last(decorator: ast.expr) -> str:
@@ -500,10 +490,18 @@ def _opened(path: Path) -> Iterator[_Sources]:
     with ExitStack() as stack:
         with _blamed(path):
             if path.is_dir():
-                sources = _of_folder(path.resolve())
+                root = path.resolve()
+                if root.name == "torch" and not (root / "torch").is_dir():
+                    root = root.parent
+                files = [*root.glob("version.txt"), *root.glob("torch/**/*.py*")]
+                files += root.glob("triton/**/*.py*")
+                names = frozenset(each.relative_to(root).as_posix() for each in files)
+                sources = _Sources(path, names, lambda name: (root / name).open("rb"))
             else:
-                sources = _of_wheel(path, stack.enter_context(zipfile.ZipFile(path)))
-        if sources.read("torch/__init__.py") is None:
+                # A zipfile.Path would be shorter; a damaged wheel can hang that of Python 3.11.
+                wheel = stack.enter_context(zipfile.ZipFile(path))
+                sources = _Sources(path, frozenset(wheel.namelist()), wheel.open)
+        if "torch/__init__.py" not in sources.names:
             raise SettingsError(f"{shown(path)} is no torch: no torch/__init__.py", _REMEDY)
         yield sources
 
@@ -517,31 +515,3 @@ def _blamed(path: Path) -> Iterator[None]:
         raise SettingsError(f"{shown(path)}: {error.strerror}", remedy) from error
     except _BROKEN as error:
         raise SettingsError(f"{shown(path)}: {first_line(error)}", _REMEDY) from error
-
-
-def _of_folder(folder: Path) -> _Sources:
-    is_inner = folder.name == "torch" and not (folder / "torch").is_dir()
-    root = folder.parent if is_inner else folder
-
-    def read(path: str) -> bytes | None:
-        if not (root / path).is_file():
-            return None
-        with _blamed(root / path), (root / path).open("rb") as file:
-            return file.read(_LONGEST_SOURCE + 1)
-
-    def list_paths() -> Iterable[str]:
-        return (path.relative_to(root).as_posix() for path in (root / "torch").rglob("*.py"))
-
-    return _Sources(shown(folder), read, list_paths)
-
-
-def _of_wheel(path: Path, wheel: zipfile.ZipFile) -> _Sources:
-    names = frozenset(wheel.namelist())
-
-    def read(name: str) -> bytes | None:
-        if name not in names:
-            return None
-        with _blamed(path), wheel.open(name) as member:
-            return member.read(_LONGEST_SOURCE + 1)
-
-    return _Sources(shown(path), read, lambda: names)

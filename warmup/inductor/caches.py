@@ -149,7 +149,6 @@ def _roots(device: torch.device) -> dict[str, Path]:
 
 
 def _without_folder(group: bytes) -> bytes:
-    """Return Triton's group file with only the kept files, named without their folder."""
     names = [name for name in json.loads(group)["child_paths"] if Path(name).suffix in _LOADED]
     return json.dumps({"child_paths": {name: name for name in sorted(names)}}).encode()
 
@@ -329,7 +328,6 @@ def range_error(error: BaseException, interval: str) -> ModelError | None:
 
 
 def _first_reason(text: str, stack_mark: str) -> str:
-    """Return the reason in dynamo's error, with the innermost line of the model."""
     reason, _, stack = text.partition(stack_mark)
     lines = [line.strip(" -") for line in reason.splitlines() if line.strip()]
     violated = [line for line in lines[1:] if not line.startswith("For more")]

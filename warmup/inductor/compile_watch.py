@@ -227,7 +227,6 @@ def count_matmuls_outside(call: Callable[[], object]) -> int:
 
 
 def _is_within(event: Any) -> bool:
-    """Return whether *event* is a call of a graph or a matmul, or is within one."""
     while event is not None:
         if event.name.startswith(_GRAPH_CALL) or event.name in _MATMULS:
             return True
@@ -325,7 +324,6 @@ class BenchmarkWatch(Hooks):
 
 
 def _is_of_user(kernel: Any) -> bool:
-    """Whether *kernel* is a user's @triton.autotune kernel inside a compiled graph."""
     return getattr(kernel, "heuristic_type", None) is HeuristicType.USER_AUTOTUNE
 
 
@@ -341,7 +339,6 @@ def _benchmarkers() -> list[type]:
 
 
 def _site(frame: FrameType | None) -> str:
-    """Return the name of the site that benchmarks; *frame* is the benchmarker's caller."""
     stack: list[tuple[str, str]] = []
     selection = "unknown"
     while frame is not None:

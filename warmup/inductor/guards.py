@@ -230,7 +230,6 @@ def _always(value: Any) -> Callable[..., Any]:
 
 
 def _move_graph(graph: Any) -> None:
-    """Move the values and the device arguments of *graph* from the CPU to the GPU, in place."""
     for node in graph.graph.nodes:
         if "val" in node.meta and node.op != "get_attr":
             node.meta["val"] = torch.utils._pytree.tree_map(_moved, node.meta["val"])
@@ -243,7 +242,6 @@ def _moved_device(value: Any) -> Any:
 
 
 def _moved(value: Any) -> Any:
-    """Return a fake tensor of the CPU as one of the GPU with the same memory; others unchanged."""
     if not isinstance(value, FakeTensor) or value.device.type != "cpu":
         return value
     mode = value.fake_mode
@@ -547,7 +545,6 @@ def _source_line(frame: Any) -> SourceLine:
 
 
 def _default_range() -> SourceLine:
-    """Return the line of torch that gives every dynamic size its initial range."""
     source = ShapeEnv._default_value_range
     path = os.path.relpath(inspect.getsourcefile(source) or "", _TORCH_FOLDER)
     return SourceLine(path, inspect.getsourcelines(source)[1], source.__name__)

@@ -37,7 +37,6 @@ _LISTED_ALONE: Final = {one.name: one for one in (Convolutions, GroupedProducts)
 
 
 def _key_of(name: str, choices: list[Any], inputs: Any, layout: Any) -> str | None:
-    """Return the key of a selection, before anything is selected; None without a row kind."""
     try:
         if (selection := _LISTED_ALONE.get(name)) is not None:
             return selection.describe(choices, inputs, layout).key
@@ -94,9 +93,6 @@ class PlanWatch:
         after(Scheduler, "codegen", self._note_launches)
         after(GraphLowering, "compile_to_module", self._note_module)
         after(CompiledFxGraph, "__init__", self._note_compiled)
-
-    def planned_in(self, graph: Any) -> list[PlannedKernel]:
-        return self._of(graph).planned
 
     def _of(self, graph: Any) -> _Lowered:
         with self._lock:
@@ -162,7 +158,6 @@ def _buffers_of(node: Any) -> list[str]:
 
 
 def _planned_in(scheduler: Any, lowered: _Lowered) -> Iterator[PlannedKernel]:
-    """Yield a kernel for each node of *scheduler* that launches one, in order."""
     seen = None
     for node in scheduler.nodes:
         buffers = _buffers_of(node)

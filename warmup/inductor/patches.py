@@ -148,7 +148,6 @@ class Firewall:
 
 
 def _line_of(error: BaseException) -> str:
-    """Return the file and the line of ours that raised *error*, or that called what raised it."""
     lines = [
         f"{Path(frame.filename).relative_to(_PACKAGE.parent)}:{frame.lineno}"
         for frame in traceback.extract_tb(error.__traceback__)
@@ -353,7 +352,6 @@ def _removes(layer: _Layer) -> bool:
 
 
 def _named_as(original: Any, replacement: Any) -> Any:
-    """Return *replacement* with the name and signature of *original*, if both are functions."""
     if callable(original) and callable(replacement):
         functools.update_wrapper(replacement, original)
     return replacement

@@ -226,7 +226,6 @@ def search_of(
 
 
 def _generate(scheduling: Any, schedule: Iterable[Any], kernel: Any) -> str:
-    """Return the source of *kernel* for the nodes of *schedule*, with arguments to time it on."""
     scheduling.codegen_node_schedule_with_kernel(schedule, kernel)
     with inductor_config.patch({"benchmark_kernel": True}), V.set_kernel_handler(kernel):
         source = str(kernel.codegen_kernel())
@@ -254,7 +253,6 @@ class _Given:
 
 
 def _loaded(source: str) -> _Loaded:
-    """Return the kernel in *source*, which nothing compiled yet."""
     module: Any = PyCodeCache.load(source)
     kernel = getattr(module, _GENERATED_NAME)
     leave_to_inductor(kernel)
@@ -351,7 +349,6 @@ class ReductionLoops(KindHooks):
     def _choose(
         self, scheduling: Any, features: Any, by_rule: Winner, create: Callable[[Winner], Any]
     ) -> Winner:
-        """Return the way that is compiled, and report where it comes from."""
         try:
             known = self._known.get(V.graph.scheduler, {}).get(_names_of(features))
             problem = known or reduction_problem(features)
@@ -509,7 +506,6 @@ class ReductionSplits(KindHooks):
         return hint, chosen
 
     def _choose(self, problem: SplitProblem, region: Region) -> int:
-        """Return the number of parts that is compiled, and report where it comes from."""
         by_rule, answer = problem.rule, self._answers.find(problem)
         if isinstance(answer, Winner):
             parts = parts_of(answer, problem.r)

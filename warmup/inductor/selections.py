@@ -69,7 +69,6 @@ class SelectionChoices(KindHooks):
 
     @staticmethod
     def _describe(choices: Sequence[Any], inputs: Sequence[Any], layout: Any) -> Problem:
-        """Return the problem; a TypeError where a size is a range."""
         raise NotImplementedError
 
     @staticmethod
@@ -285,7 +284,6 @@ def _search_of(
     *,
     has_samples: bool,
 ) -> LiveSearch:
-    """Return the search among the compiled *choices* on *inputs*; *library* is the control."""
     sizes, strides = _whole(layout.size), _whole(layout.stride)
     out = torch.empty_strided(sizes, strides, dtype=layout.dtype, device=inputs[0].device)
     runs = {winner: run_of(choice, inputs, out) for winner, choice in choices.items()}

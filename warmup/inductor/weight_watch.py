@@ -238,7 +238,6 @@ def _load_check(_folder: str) -> Callable[..., int] | None:
 
 
 def _addresses_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """Return the address of each tensor's ``TensorImpl``."""
     held = torch._C._aoti.unsafe_alloc_void_ptrs_from_tensors(list(tensors))
     get = ctypes.pythonapi.PyCapsule_GetPointer
     get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -342,7 +341,6 @@ class WeightWatch(Hooks):
 
 
 def _owners_in(modules: Iterable[Any]) -> dict[int, tuple[torch.Tensor, _Owner]]:
-    """Return the parameters and buffers in *modules*, by ``id``, with what has them."""
     return {
         id(tensor): (tensor, _Owner(weakref.ref(module), name))
         for root in modules

@@ -221,7 +221,6 @@ class ProductProblem(Problem):
         return " ".join(words)
 
     def _ends(self) -> dict[str, Any]:
-        """Return each size and layout by the name of its field, at the upper ends of ranges."""
         values = ((each.name, getattr(self, each.name)) for each in fields(self))
         return {
             name: value.at_upper_end() for name, value in values if isinstance(value, Dim | Layout)

@@ -37,11 +37,6 @@ def covers(site: str) -> bool:
     return any(site in kind.sites for kind in KINDS.values())
 
 
-def check_key(key: str) -> None:
-    """Raise a ProblemError unless *key* is a key of the kind that its first word names."""
-    kind_of(key).check(key)
-
-
 def ingredients_of(key: str) -> dict[str, str]:
     """Return the named ingredients of *key*, in key order; a ProblemError where it is no key."""
     return kind_of(key).ingredients(key)
@@ -118,7 +113,6 @@ def nearest_row(key: str, rows: Iterable[str]) -> tuple[str | None, tuple[str, .
 
 
 def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str, ...]:
-    """Return ``name: row X, here Y`` for each ingredient in which *row* and *asked* differ."""
     names = [*asked, *(name for name in row if name not in asked)]
     return tuple(
         f"{name}: row {row.get(name, 'absent')}, here {asked.get(name, 'absent')}"
@@ -129,7 +123,6 @@ def _differences(row: Mapping[str, str], asked: Mapping[str, str]) -> tuple[str,
 
 
 def _in_sizes(parts: Mapping[str, str]) -> str:
-    """Return the epilogue in *parts* with the names of the sizes that its operands share."""
     rows, columns = parts.get("m"), parts.get("n")
 
     def name_sizes(shape: re.Match[str]) -> str:
@@ -173,5 +166,4 @@ def _distance(row: Mapping[str, str], asked: Mapping[str, str]) -> float:
 
 
 def _low(size: str) -> int:
-    """Return a size, or the lower end of a range."""
     return int(size.partition("..")[0])

@@ -196,7 +196,6 @@ _buffers: dict[torch.device, torch.Tensor] = {}
 
 
 def _flush(device: torch.device) -> None:
-    """Overwrite more memory than the last-level cache of *device* holds."""
     if device not in _buffers:
         size = _CPU_FLUSH
         if device.type != "cpu":

@@ -503,7 +503,6 @@ def _memory_gbps(device: torch.device) -> float:
 
 
 def _best_matmul(name: str, device: torch.device) -> tuple[float, TimedCall] | None:
-    """Return the best rate of the large matmuls of dtype *name*, and its call; None without any."""
     found = []
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
@@ -544,7 +543,6 @@ def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) ->
 
 @contextmanager
 def _precision(name: str) -> Iterator[None]:
-    """Compute float32 matmuls in TF32 or in full precision while the context is open."""
     matmul = torch.backends.cuda.matmul
     before = matmul.fp32_precision
     matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"

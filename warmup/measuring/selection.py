@@ -299,7 +299,6 @@ def rejections(tuned: Iterable[Tuned]) -> Counter[Rejection]:
 def _rates(
     work: Work | None, peaks: Peaks | None, time_us: float | None
 ) -> tuple[dict[str, Any], tuple[Flag, ...]]:
-    """Return the rates of *work* as fields of `Evidence`, and what is hard to believe of them."""
     if work is None or not time_us:
         return {}, ()
     share = share_of_peak(peaks, work.dtype, work.flops, work.moved, time_us) if peaks else None

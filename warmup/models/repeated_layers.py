@@ -94,7 +94,6 @@ def _are_equal_layers(
 
 
 def _are_equal(value: Any, other: Any, indices: tuple[int, int], visited: _Pairs) -> bool:
-    """Whether *value* equals *other*, as a *visited* pair does, or both are *indices*."""
     if value is other:
         return True
     if type(value) is not type(other):

@@ -323,7 +323,6 @@ def _no_chain(candidates: Sequence[_Unaligned], reason: str) -> UnpaddedLinears:
 
 
 def _trace(module: nn.Module) -> fx.Graph:
-    """Return the traced forward of *module*, which has no hooks and sets no attributes."""
     kind = type(module).__name__
     if "forward" in vars(module):
         raise _NoChainError(f"{kind} has a forward of its own")
@@ -604,7 +603,6 @@ class PaddedLinear(nn.Linear):
         self._copy_parameters()  # torch may have swapped tensors instead of copying into them
 
     def _copy_parameters(self) -> None:
-        """Copy parameters with memory of their own into padded tensors, and make them views."""
         for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is None or padded is None:
@@ -614,7 +612,6 @@ class PaddedLinear(nn.Linear):
         self._make_views()
 
     def _make_views(self) -> None:
-        """Make the parameters views of the padded tensors, and zero the padding."""
         for name in PARAMETERS:
             parameter, padded = getattr(self, name), getattr(self, f"padded_{name}")
             if parameter is None or padded is None:
@@ -688,7 +685,6 @@ def _pad_linear(
 
 
 def _enlarged(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
-    """Return *tensor* in the corner of a new one of *size*, which is zero elsewhere."""
     with torch.inference_mode(mode=False), torch.no_grad():
         larger = torch.zeros(size, dtype=tensor.dtype, device=tensor.device)
         _corner(larger, tensor.shape).copy_(tensor)

@@ -380,7 +380,6 @@ def audit(logs: Sequence[str | Path], *, table: str | Path | None = None) -> Aud
 
 
 def _kept(promise: Invariance, report: AuditReport) -> str:
-    """Return whether the decisions of *report* keep the *promise* of its table."""
     others = sum(report.foreign.values()) + sum(report.tuned.values())
     broken = [
         (report.miss_count + report.cached_misses, "decision without a row"),
@@ -488,7 +487,6 @@ def _choices_apart(runs: Sequence[Run]) -> list[Divergence]:
 
 
 def _tables_of(ledger: Ledger, named: str | Path | None) -> list[Table] | None:
-    """Return the table *named*, else those of each run; None where one is not as it was."""
     if named is not None:
         return [read(Path(named))]
     found: list[Table] = []

@@ -497,7 +497,6 @@ class ProcessWatch:
 
 
 def _is_logged() -> bool:
-    """Whether some handler would write what warmup logs, at least its warnings."""
     if not logger.isEnabledFor(logging.WARNING):
         return False
     current: logging.Logger | None = logger

@@ -412,7 +412,6 @@ def _without_retired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
 def _changed(
     data: bytes, names: Sequence[str], words: Mapping[bytes, bytes] | None
 ) -> bytes | None:
-    """Return *data* with the member behind *names* changed; None where nothing is to change."""
     try:
         members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
     except (msgspec.MsgspecError, RecursionError):
@@ -688,7 +687,6 @@ def _read_canonical(file: BinaryIO, path: str) -> Table:
 
 
 def _row_texts(file: BinaryIO, rest: bytes) -> Iterator[bytes]:
-    """Yield the text before the first row in *rest* and in *file*, then that of each row."""
     size = 0
     while block := file.read(_BLOCK_BYTES):
         size += len(block)
@@ -700,7 +698,6 @@ def _row_texts(file: BinaryIO, rest: bytes) -> Iterator[bytes]:
 
 
 def _read_rows(texts: Iterator[bytes], rows: _Rows, sha: hashlib._Hash) -> bytes:
-    """Add the rows in *texts* to *rows* and to *sha*; return the text behind them."""
     kind, comma = _begun(next(texts), "", rows, sha), b""
     last = b""
     for text in texts:
@@ -724,7 +721,6 @@ def _read_rows(texts: Iterator[bytes], rows: _Rows, sha: hashlib._Hash) -> bytes
 
 
 def _begun(text: bytes, before: str, rows: _Rows, sha: hashlib._Hash) -> Kind:
-    """Return the kind whose section begins with *text*, behind the section *before*."""
     match = _SECTION_BEGIN.fullmatch(text)
     name = match[1].decode() if match else ""
     if name <= before or text.startswith(b",") != bool(before):
@@ -734,7 +730,6 @@ def _begun(text: bytes, before: str, rows: _Rows, sha: hashlib._Hash) -> Kind:
 
 
 def _read_whole(data: bytes, path: str) -> Table:
-    """Return the table in *data*, in whatever form; raises as `decode` does."""
     ignored: tuple[str, ...] = ()
     try:
         document = decode_json(data, _TableJson, path)

@@ -84,7 +84,6 @@ class RowClasses:
 
 
 def _held(key: str, outcomes: Sequence[Outcome]) -> list[tuple[float, str, Winner]]:
-    """Return time, digest and winner of each candidate whose digest holds for *key*."""
     return [
         (one.time_us, one.bits, one.winner)
         for one in outcomes

@@ -137,7 +137,6 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def _lines_of(self, entries: Iterable[Entry]) -> tuple[bytes, hashlib._Hash]:
-        """Return the lines of *entries*, which can be read back, and the checksum behind them."""
         checksum, lines = self._sum.copy(), b""
         for entry in entries:
             payload = _spelled(entry)
@@ -164,7 +163,6 @@ class Journal:
         return entries
 
     def _checked(self, line: bytes) -> tuple[bytes | None, bool]:
-        """Return the JSON of *line*, None if its checksum is another; and if its length is."""
         length, _, rest = line.partition(b" ")
         digits, _, payload = rest.partition(b" ")
         checksum = self._sum.copy()

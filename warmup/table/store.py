@@ -247,7 +247,6 @@ class TableWriter:
             return self._append(target, before, change(before))
 
     def _load(self, target: Path) -> Table | None:
-        """Return the table on disk; of a table that this writer knows, only new lines are read."""
         stamp = _stamp_of(target)
         if self._table is None or stamp != self._stamp:
             self._read(target, stamp)
@@ -494,7 +493,6 @@ def first_unfit(here: Runtime) -> FoundTable | None:
 def _matching(
     paths: Sequence[Path], here: Runtime, remarks: list[str], *, is_own: bool
 ) -> list[tuple[Path, Table]]:
-    """Return those of *paths* whose tables are for this machine; add to *remarks*."""
     matching: list[tuple[Path, Table]] = []
     for path in paths:
         try:

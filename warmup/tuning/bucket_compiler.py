@@ -309,7 +309,6 @@ class BucketCompiler:
         return shortened(self.model.module, has_kernels=self.setup.device.type != "cpu")
 
     def _with_fewer_layers(self, serve: Callable[[], ServedBucket]) -> ServedBucket | None:
-        """Return what *serve* returns without repeated layers; None where that cannot be done."""
         with self.shortened() as left_out:
             if left_out:
                 try:
@@ -350,7 +349,6 @@ class BucketCompiler:
         return served
 
     def _expect_all(self, *, has_shares: bool) -> None:
-        """Estimate what the bucket has before it was compiled, by its different weights."""
         weights = {tuple(one.shape) for one in self.model.module.parameters() if one.dim() > 1}
         count = 0 if self.progress.rows else len(weights)
         self._expect(

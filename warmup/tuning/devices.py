@@ -226,7 +226,6 @@ class LocalRunner:
     def _ask(
         self, record: object, wanted: str, kind: type[_Answer], *, limit_s: float, silence_s: float
     ) -> _Answer:
-        """Return the answer to *record*: of *kind*, and named *wanted*. Without one it is lost."""
         child, deadline = self._child, time.monotonic() + limit_s
         if child is None:
             raise RunnerLostError("has not started")
@@ -553,7 +552,6 @@ def _no_device(what: str, reasons: Mapping[str, str]) -> BuildError:
 
 
 def _named(name: str, remarks: Iterable[str]) -> tuple[str, ...]:
-    """Return *remarks* with the *name* of the device, where they are about one."""
     return tuple(text if text.startswith(NOT_CHECKED) else f"{name}: {text}" for text in remarks)
 
 
@@ -617,7 +615,6 @@ class Dispatch:
         return self.queue.take(runner.device, others)
 
     def _task_for(self, runner: LocalRunner, key: str) -> ProblemTask:
-        """Return the task for *key*, with the rows that *runner* does not have yet."""
         sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
         rows.get(key)  # an earlier table's row is taken when it is looked up
         fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
@@ -638,7 +635,6 @@ class Dispatch:
         )
 
     def _lose(self, runner: LocalRunner, key: str, reason: str) -> None:
-        """Let another device take *key* over, and forget which rows the lost worker had."""
         name = runner.name
         goes_on = self.queue.lose(key, runner.device, reason)
         self._lost[name] += 1

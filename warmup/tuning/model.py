@@ -299,7 +299,6 @@ class _ModelWork:
         return TunedWork(buckets=results, prepared=prepared)
 
     def _survey(self, classes: RowClasses) -> None:
-        """Choose the digest of each weight by the times of its candidates in every bucket."""
         progress = self.context.progress
         classes.fix(progress.rows)
         if len(self.buckets) == 1:
@@ -398,7 +397,6 @@ class _ModelWork:
             raise BundleError(str(path.with_suffix(BUNDLE_SUFFIX)), reason) from error
 
     def _serve(self, mode: str | None, missed: list[str], *, weights_padded: bool = False) -> None:
-        """Call each bucket; *missed* gets the keys without a row that it asks for."""
         import torch
 
         from warmup.inductor.adapter import compile_model

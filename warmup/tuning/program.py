@@ -122,7 +122,6 @@ class RecordingLookup(Lookup):
         return winner
 
     def _refresh(self) -> bool:
-        """Take the rows of the table on disk, if it has changed; return whether it had."""
         if not self.progress.refresh():
             return False
         self.rows = self.progress.rows
@@ -362,7 +361,6 @@ class ProgramSource:
     def _run(
         self, path: Path, options: BuildOptions
     ) -> tuple[RunReport, Table | None, Sequence[RegionQuestion]]:
-        """Run the program; return its audit, the table of its processes, and the regions left."""
         with temporary_folder("warmup-build-") as folder:  # the program's processes share it
             order = RecordingOrder(
                 out=str(path.absolute()),

@@ -135,7 +135,6 @@ class _Driver:
                     self.ray.cancel(call, force=True)
 
     def _step(self, remote: Any) -> list[Any]:
-        """Begin the tasks that have room, and return those that finish within `_LOOK_S`."""
         if time.monotonic() >= self.build.deadline:
             self.build.failed |= {key: NOT_BEGUN for share in self.waiting for key in share}
             self.waiting.clear()
@@ -220,7 +219,6 @@ class _Driver:
         }
 
     def _merge(self, call: Any, share: Sequence[str]) -> bool:
-        """Merge what came of *share*; return whether it is done, and not for another machine."""
         build = self.build
         try:
             answer = self.ray.get(call, timeout=_GONE_S)

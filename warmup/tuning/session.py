@@ -474,7 +474,6 @@ class Session:
         return self.compiler.call_name(name_of(bucket, weights_padded=weights_padded))
 
     def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
-        """Write *cost* to the table, unless it has a cost and none of the rows was *tuned* now."""
         progress = self.compiler.progress
         if tuned or name not in dict(progress.table.provenance.calls):
             progress.keep_cost(name, cost)
@@ -506,7 +505,6 @@ class Session:
         name: str,
         padded: Mapping[Group, Padding],
     ) -> tuple[ServedBucket, list[Any], int]:
-        """Tune and serve a bucket; return it, eager's outputs and how many layers were left out."""
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)
         if self._can_shorten.get(weights_padded, False) and not self.all_layers:

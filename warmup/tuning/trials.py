@@ -338,7 +338,6 @@ def work_of(question: GemmQuestion) -> Work | None:
 
 
 def _flops(question: GemmQuestion) -> int | None:
-    """Return the operations that torch's flop counter counts; None for an op it does not know."""
     from torch.utils.flop_counter import flop_registry
 
     name = _ATEN_NAMES.get(question.problem.op)

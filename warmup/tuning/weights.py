@@ -182,7 +182,6 @@ def _measure_group(session: Session, group: Group, dims: Sequence[Dim]) -> None:
 
 
 def _unpad_rows(progress: Progress, structure: Structure, padded: Winner, as_is: Winner) -> None:
-    """Save the rows of *structure* that *padded* won with *as_is* as their winner."""
     for key, row in progress.rows.items():
         if _is_about(structure, key) and row.winner == padded:
             progress.save(Tuned(key, unpadded_row(row, as_is, Flag.NEAR_TIE), ()))
@@ -212,7 +211,6 @@ def _is_about(structure: Structure, key: str) -> bool:
 
 
 def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) -> int:
-    """Return the padded size that is fastest with the library's kernels, over all *dims*."""
     structure = group.structure
     sizes = padded_sizes(structure.features, structure.dtype)
     if len(sizes) == 1:
@@ -315,7 +313,6 @@ def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float)
 
 
 def _with_winner(tuned: Tuned, chosen: Winner, other: Winner) -> Tuned:
-    """Return *tuned* with the winner *chosen*, also where *other* is faster for its rows."""
     by_winner, before = {one.winner: one for one in tuned.timings}, tuned.row.evidence
     flags: tuple[Any, ...] = before.flags
     if chosen != tuned.row.winner and Flag.NEAR_TIE not in flags:

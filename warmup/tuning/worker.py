@@ -161,7 +161,6 @@ class RegionCompiler:
         return region_reference(self._region, self._device, sets)
 
     def _make_inputs(self) -> list[torch.Tensor]:
-        """Return inputs of the region without any values."""
         return [
             torch.empty(spec.span, dtype=dtype_named(spec.dtype), device=self._device).as_strided(
                 spec.sizes, spec.strides, spec.offset
@@ -308,7 +307,6 @@ class TrialServer:
                 self._compile_ahead(self._uncompiled(_MOST_AHEAD)[:1])
 
     def _answer(self, request: Mapping[str, Any]) -> bool:
-        """Do what *request* says; return whether the device works."""
         rejected = msgspec.convert(request["rejected"], list[Outcome])
         if "prepare" in request:
             trial = trial_from_json(request["trial"])
@@ -366,7 +364,6 @@ class TrialServer:
             yield
 
     def _run(self, number: int, one: _RequestedTrial) -> bool:
-        """Run the trial *number* without those rejected; return whether the device works."""
         trial, compiler, rejected = one.trial, one.compiler, one.rejected
         device, at = torch.device(trial.device), self._at(number, trial)
         refused = {outcome.winner for outcome in rejected}

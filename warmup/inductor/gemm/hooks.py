@@ -429,7 +429,6 @@ class GemmChoices(KindHooks):
         layout: Any,
         input_gen_fns: Any,
     ) -> Any:
-        """Return the winner of *tuning* among the compiled choices *ready*, and note it."""
         question = question_of(tuning.problem, ready, input_nodes, layout, input_gen_fns)
         left_out = (choice for choice in tuning.choices if choice not in ready)
         identified = filter(None, map(identify, left_out))

@@ -238,7 +238,6 @@ def _arguments(text: str, name: str) -> list[str] | None:
 
 
 def _operands(text: str, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the two operands of the binary operation *name* in both orders, if *text* is one."""
     parts = _arguments(text, name)
     if parts and len(parts) == 2:  # noqa: PLR2004  binary
         yield parts[0], parts[1]
@@ -380,7 +379,6 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
 
 
 def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
-    """Return the two factors of the GEMM; for mm_plus_mm, those of the first GEMM."""
     if name in CPU_LINEAR:
         return inputs[0], inputs[1 if name == "linear_unary" else 2]
     if name == "scaled_mm":
@@ -398,7 +396,6 @@ def _scale(inputs: list[Any], node: Node | None) -> str:
 
 
 def _argument(node: Node | None, name: str) -> Any:
-    """Return the argument *name* of the operator that *node* calls, None when not given."""
     if node is None or not isinstance(node.target, torch._ops.OpOverload):
         return None
     named = zip(node.target._schema.arguments, node.args, strict=False)

@@ -475,7 +475,6 @@ def _specs(by_winner: Mapping[Winner, Any]) -> tuple[dict[Winner, Spec], dict[Wi
 
 
 def _operand(tensor: torch.Tensor, views: Sequence[ViewSpec], op: str, position: int) -> TensorSpec:
-    """Return the spec of *tensor* with enough memory for all *views* of it."""
     sizes, strides = _shape(tensor)
     dtype = _dtype_name(tensor)
     own = TensorSpec(sizes, strides, 0, dtype).span

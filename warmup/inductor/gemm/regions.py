@@ -425,7 +425,6 @@ def _filled(inputs: Mapping[Node, TensorSpec], gemms: Sequence[Node]) -> tuple[T
 
 
 def _plain(argument: Any) -> Argument:
-    """Return *argument*, which is no node, as a plain value."""
     if isinstance(argument, torch.dtype):
         return {"dtype": str(argument).removeprefix("torch.")}
     if isinstance(argument, torch.memory_format) and argument in _FORMATS.values():

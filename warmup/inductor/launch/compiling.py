@@ -116,7 +116,6 @@ def _tasks_of(kernel: Any, configs: Iterable[Any]) -> dict[_Named, Callable[[], 
 
 
 def _send(named: _Named, environment: Mapping[str, str]) -> Future[Any]:
-    """Send a config, unless it was sent before; return its task."""
     with sending:
         if (task := _sent.tasks.get(named)) is None:
             pool: Any = AsyncCompile.process_pool()

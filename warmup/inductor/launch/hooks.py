@@ -148,7 +148,6 @@ class LaunchSearch:
         return self._launchers.get(winner)
 
     def _more(self, times_us: Mapping[Winner, float]) -> Mapping[Winner, TimedCall]:
-        """Return the calls of the next configs; none when the search is over."""
         if self._fixed is not None:
             return {}
         if not self._listed_longer:
@@ -236,7 +235,6 @@ class LaunchSearch:
         return asked
 
     def _named(self, configs: Iterable[Any]) -> list[Winner]:
-        """Return the winners of *configs* that serving can be forced to, once each."""
         roomy = (one for one in configs if not has_too_small_block(self._kernel, one))
         winners = filter(None, (winner_of(self._kernel, one) for one in roomy))
         forced = (one for one in winners if refusal_reason(one, self._offered) is None)
@@ -245,7 +243,6 @@ class LaunchSearch:
     def _calls(
         self, winners: Iterable[Winner], source: CandidateSource | None
     ) -> dict[Winner, TimedCall]:
-        """Compile the configs of *winners* that were not tried before; return their calls."""
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in dict.fromkeys(winners) if winner not in known]
         if source in MOST_CONFIGS:
@@ -491,7 +488,6 @@ class LaunchConfigs(KindHooks):
     def _search(
         self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
     ) -> Any:
-        """Search the configs of *kernel*; return a launcher, else the first of *launchers*."""
         search = self._search_of(kernel, offered_configs(kernel), args, kw)
         live = search.start()
         chosen = None if live is None else self._answers.measure(SearchQuestion(problem, live))
@@ -506,7 +502,6 @@ class LaunchConfigs(KindHooks):
     def _choose(
         self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
     ) -> Any:
-        """Time *launchers* and return the winner; the first one is the default."""
         offered = {
             winner: launcher
             for launcher in launchers
