@@ -414,7 +414,6 @@ def _outcome(report: BuildReport) -> Iterator[str]:
 
 
 def _splits(report: BuildReport) -> list[dict[str, Any]]:
-    """Return the buckets with a winner's regret above the bound, the worst, and what to add."""
     from warmup.models.inputs import sizes_within  # needs torch, which a build has loaded
 
     found: list[dict[str, Any]] = []

@@ -143,7 +143,6 @@ def _check_utf8(data: bytes, path: str) -> None:
 
 
 def _refuse(data: bytes, expected: Any, path: str, message: str) -> NoReturn:
-    """Raise the error *message* of msgspec as a TableFormatError, with the pointer of the value."""
     match = _PLACE.fullmatch(message)
     reason, is_key, place = (match[1], bool(match[2]), match[3]) if match else (message, False, "")
     try:

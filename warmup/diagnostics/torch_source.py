@@ -27,8 +27,7 @@ from warmup.inductor import internals
 from warmup.inductor.versions import VERSIONS, version_for
 
 # A wheel is not trusted. Of torch 2.15, no module longer than 0.5 MiB is read.
-_LONGEST_SOURCE: Final = 8 * MIB
-_MOST_SOURCES: Final = 4_000
+_LONGEST_SOURCE: Final = 2 * MIB
 _BROKEN: Final = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
 _REMEDY: Final = "name a wheel of torch, or a folder with torch/ in it"
 _PACKAGE: Final = Path(internals.__file__).parents[1]
@@ -252,7 +251,6 @@ class _Sources:
     ) -> None:
         self.names, self._path, self._open = names, path, open_file
         self._trees: dict[str, ast.Module | None] = {}
-        self._packages: set[str] = set()
         self._registering: set[str] = set()  # those that write or pass on their sys.modules
         self._scopes: dict[int, _Scope] = {}
 
@@ -274,28 +272,24 @@ class _Sources:
     def tree(self, module: str) -> ast.Module | None:
         """Return *module* as parsed; None where it has no source."""
         if module not in self._trees:
-            stem, self._trees[module] = module.replace(".", "/"), None
-            for ending in ("/__init__.py", ".py", "/__init__.pyi", ".pyi"):
-                if f"{stem}{ending}" in self.names:
-                    content = self.read(f"{stem}{ending}")
-                    self._trees[module] = self._parsed(f"{stem}{ending}", content)
-                    self._packages |= {module} if ending.startswith("/") else set()
-                    self._registering |= {module} if b"sys.modules[" in content else set()
-                    break
+            stem = module.replace(".", "/")
+            paths = (f"{stem}{end}" for end in ("/__init__.py", ".py", "/__init__.pyi", ".pyi"))
+            path = next((each for each in paths if each in self.names), None)
+            self._trees[module] = self._parsed(module, path) if path else None
         return self._trees[module]
 
-    def _parsed(self, path: str, content: bytes) -> ast.Module:
-        if len(content) > _LONGEST_SOURCE or len(self._trees) > _MOST_SOURCES:
-            raise SettingsError(
-                f"{shown(self._path)}: {path} is longer than {_LONGEST_SOURCE // MIB} MiB, or "
-                f"one of more than {_MOST_SOURCES} modules",
-                "name a wheel or a folder of torch",
-            )
+    def _parsed(self, module: str, path: str) -> ast.Module:
+        content, where = self.read(path), f"{shown(self._path)}: {path}"
+        if len(content) > _LONGEST_SOURCE:
+            limit = f"{_LONGEST_SOURCE // MIB} MiB"
+            raise SettingsError(f"{where} is longer than {limit}", _REMEDY)
+        if b"sys.modules[" in content:
+            self._registering.add(module)
         try:
             return ast.parse(content)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             raise SettingsError(
-                f"{shown(self._path)}: {path} cannot be parsed: {first_line(error)}",
+                f"{where} cannot be parsed: {first_line(error)}",
                 "name a whole torch, for a Python that is not newer than this one",
             ) from error
 
@@ -343,8 +337,10 @@ class _Sources:
         node = place.node
         assert isinstance(node, (ast.Module, ast.ClassDef))
         if id(node) not in self._scopes:
-            parts = place.module.split(".")
-            package = parts if place.module in self._packages else parts[:-1]
+            package = place.module.split(".")
+            init = "/".join([*package, "__init__.py"])
+            if not {init, f"{init}i"} & self.names:
+                package.pop()
             self._scopes[id(node)] = _Scope(node.body, package)
         return self._scopes[id(node)]
 

@@ -193,7 +193,6 @@ class CompileOptions(Hooks):
         return options
 
     def _thaws(self, options: Mapping[str, Any]) -> bool:
-        """Return whether freezing, if it is among the *options* that the table sets, gives way."""
         if not (options.get(_FREEZING) and functorch_config.bundled_autograd_cache):
             return False
         found = "False (an ahead-of-time compile cannot save frozen weights)"

@@ -123,7 +123,6 @@ class PadDecisions(KindHooks):
 
     @property
     def _measures(self) -> bool:
-        """Whether this thread is deciding about a GEMM that a build measures."""
         return self._active and self._settings.measures and self._site is not None
 
     @property
@@ -168,7 +167,6 @@ def _question(
     calls: Mapping[Winner, Callable[[int], object]],
     least: Mapping[Winner, Callable[[int], object]],
 ) -> RegionQuestion:
-    """Return the question about the GEMM at *site*, with its region where a region can say it."""
     problem, alignment = site.problem, pad_mm.get_alignment_size(site.mat1)
     ends = [dim.high for dim in (problem.m, problem.n, problem.k) if not dim.is_static]
     region, reason = None, ""

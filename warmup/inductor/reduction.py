@@ -113,7 +113,6 @@ def _rows(numel: Any) -> int:
 
 
 def _kept_buffers(nodes: Sequence[Any]) -> frozenset[str]:
-    """Return the buffers that *nodes* write to memory, because other kernels read them."""
     own = OrderedSet(node.get_name() for node in nodes)
     scheduler = V.graph.scheduler
     names = [name for node in nodes for name in node.get_buffer_names()]

@@ -289,7 +289,6 @@ class ForwardInputs:
         return found
 
     def _check(self, inputs: Mapping[str, torch.Tensor]) -> None:
-        """Raise a ModelError where forward takes no fake *inputs*; masks are left out."""
         if self._is_checked:
             return
         some = {name: each for name, each in inputs.items() if name != "attention_mask"}

@@ -155,7 +155,6 @@ class Ledger:
         lines.detach()
 
     def _add(self, record: Mapping[str, Any]) -> None:
-        """Count an event, unless it was counted before from another file; raise if damaged."""
         if record["schema"] != EVENT_SCHEMA:
             raise ValueError(record["schema"])
         name = record["event"]

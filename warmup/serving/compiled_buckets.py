@@ -321,7 +321,6 @@ class PaddedArtifact(BucketArtifact):
         return _cut(result, cuts, sizes)
 
     def _rounding(self, result: Any, args: Args, kwargs: Kwargs) -> float:
-        """Return how far *result* may be from the unpadded output, as a build judges it."""
         padded_args, padded_kwargs = self._padded(args, kwargs)
         uncompiled = self.served.model(*padded_args, **padded_kwargs)
         return MOST_TIMES * max(output_errors(uncompiled, result), default=0.0)

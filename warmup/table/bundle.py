@@ -158,7 +158,6 @@ class OpenBundle:
 
 
 def _pieces_of(archive: zipfile.ZipFile, name: str, size: int, path: Path) -> Iterator[bytes]:
-    """Yield the content of *name* in pieces; a BundleError: damaged, or larger than *size*."""
     try:
         with archive.open(name) as file:
             while piece := file.read(_PIECE):

@@ -279,7 +279,6 @@ class TableWriter:
         self._is_folded = self._is_folded and not later
 
     def _append(self, target: Path, before: Table, entry: Entry) -> Table:
-        """Append *entry* to the journal, without a provenance that is as before."""
         if entry.provenance == before.provenance:
             entry = replace(entry, provenance=None)
         if entry.is_empty:

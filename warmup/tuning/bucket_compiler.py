@@ -365,7 +365,6 @@ class BucketCompiler:
             self.tuner.estimate.expect(items)
 
     def _shares(self, served: ServedBucket) -> BucketShares | None:
-        """Return the shares of what *served* ran; None where every row is searched whole."""
         if self.progress.effort is Effort.FULL or served.cost is None:
             return None
         counts = {**served.counts, **self.tuner.region_questions.asked}
@@ -429,7 +428,6 @@ class BucketCompiler:
         return not self.is_rebuilt and self.tuner.device.type != "cpu"
 
     def _serve(self, calls: Sequence[Inputs], name: str) -> ServedBucket | None:
-        """Serve the bucket from rows alone; None when a row is missing."""
         try:
             return self._compile(calls, name, OnMiss.STRICT)
         except BuildError as error:

@@ -109,7 +109,6 @@ def time_control(tuner: Tuner) -> float:
 
 
 def _tune(task: ProblemTask, context: BuildContext) -> ProblemResults | str:
-    """Return what came of *task*, or what said that this process has no memory left for it."""
     progress, tuner, key = context.progress, context.tuner, task.key
     progress.receive(task.rows)
     progress.reopen([key])

@@ -537,7 +537,6 @@ def start_workers(
 
 
 def _without_worker(runners: Sequence[LocalRunner], gone: Mapping[str, str]) -> dict[str, str]:
-    """Return, by device, why none of its *runners* is left; *gone* has the reason by runner."""
     left = {each.device for each in runners if each.name not in gone}
     reasons: dict[str, dict[str, None]] = {}
     for each in runners:

@@ -171,7 +171,6 @@ class ModelSource:
         return _ModelWork(self, context, session, buckets, budget)
 
     def _build_spread(self, request: BuildRequest, observer: Observer) -> BuildReport:
-        """Tune on several devices what can be tuned without the model, then the rest here."""
         from warmup.tuning.problems import ProblemsSource, as_problems
 
         started, runner = time.monotonic(), request.runner

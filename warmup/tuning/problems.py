@@ -284,7 +284,6 @@ class _ProblemsWork:
         return TunedWork(buckets=results, not_rebuilt=not_rebuilt)
 
     def _measure_regions(self, questions: Sequence[RegionQuestion]) -> None:
-        """Measure each of *questions* of a program as a build does; tune GEMMs on the way."""
         context, tuner = self.context, self.context.tuner
         compiler = BucketCompiler(
             setup=context.setup,

@@ -163,7 +163,6 @@ class CandidateLists(KindHooks):
     def _widen(
         self, selection: Selection, listed: list[Any], problem: GemmProblem | None
     ) -> list[Any]:
-        """Return what inductor *listed* and what the search adds, and note how it was searched."""
         mode, near = self._settings.search, tuple[Winner, ...]()
         if problem is None:
             mode = Search.DEFAULT

@@ -426,7 +426,6 @@ class LaunchConfigs(KindHooks):
         self._answers.emit(Missed(key, reason, choice))
 
     def _is_decision(self, kernel: Any) -> bool:
-        """Whether there is a choice for *kernel*, for which inductor lists a single config."""
         is_searched = "launch" in self._settings.searched and is_searchable(kernel)
         return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
