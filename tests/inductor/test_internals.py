@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import logging
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import torch._inductor.compile_fx  # the modules of inductor import each other, 
 
 from warmup.core.errors import InductorChangedError, SettingsError, UnsupportedTorchError
 from warmup.core.events import Emitter
+from warmup.diagnostics.torch_source import InternalState, read_torch
 from warmup.inductor import connect
 from warmup.inductor.internals import (
     ASSEMBLER_INTERNALS,
@@ -24,7 +26,7 @@ from warmup.inductor.internals import (
 )
 from warmup.inductor.launch.hooks import LaunchConfigs
 from warmup.inductor.patches import Patches
-from warmup.inductor.versions import VERSIONS, version_for
+from warmup.inductor.versions import version_for
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 
@@ -32,21 +34,16 @@ FOLDER = Path(__file__).resolve().parents[2] / "warmup" / "inductor"
 EVERY_LIST = (*INTERNALS, *ASSEMBLER_INTERNALS, *ASSUMED_GPU_INTERNALS)
 
 
-def test_each_internal_exists_with_the_parameters_relied_on() -> None:
-    for name in (*INTERNALS, *ASSUMED_GPU_INTERNALS):
-        check_internals((name,))
-
-
-def test_the_cached_version_of_an_assembler_can_be_cleared() -> None:
-    """The caches of an assembler's version in Triton and inductor exist under these names."""
-    for name in ASSEMBLER_INTERNALS:
-        pytest.importorskip("triton")
-        check_internals((name,))
-
-
-def test_what_this_minor_of_torch_has_holds() -> None:
-    check_internals(version_for(torch.__version__).internals)
-    assert (2, 15) in VERSIONS
+def test_each_internal_is_there_and_in_the_source() -> None:
+    """With its parameters: by import, and as `doctor --torch` reads it without one."""
+    report = read_torch(Path(torch.__file__).parent)
+    assert {*INTERNALS, *version_for(torch.__version__).internals} < {
+        each.name for each in report.names
+    }
+    for each in report.names:
+        if each.state is not InternalState.UNSEEN or importlib.util.find_spec("triton"):
+            check_internals((each.name,))
+            assert each.state is InternalState.SAME, each
 
 
 def imported_internals() -> set[tuple[str, str]]:

@@ -223,8 +223,7 @@ def doctor(
         Path | None,
         typer.Option(
             metavar="WHEEL_OR_FOLDER",
-            help="Instead, read what another torch has of the internals that warmup uses. Nothing "
-            "of it is installed or run.",
+            help="Instead, read whether another torch has what warmup uses; nothing of it runs.",
         ),
     ] = None,
     as_json: options.AsJson = False,
@@ -234,8 +233,9 @@ def doctor(
         if device != "auto":
             raise SettingsError("--torch looks at no device", "leave --device out")
         report = read_torch(torch)
-        document = record(report, "counts", "broken")
-        print_report(report, _internals, lambda _: document, as_json=as_json)
+        print_report(
+            report, _internals, lambda found: record(found, "counts", "broken"), as_json=as_json
+        )
         failed = ["internals of that torch"] * bool(report.broken)
     else:
         diagnosis = diagnose(device)

@@ -68,7 +68,6 @@ class TorchReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many internals have each state."""
         states = [each.state for each in self.names]
         return {state.value: states.count(state) for state in InternalState}
 
@@ -146,7 +145,6 @@ def _difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 
 
 def _uses() -> dict[str, frozenset[str]]:
-    """Return the identifiers in each module of warmup but the list of internals, in strings too."""
     found = {}
     for path in sorted(_PACKAGE.rglob("*.py")):
         if path != Path(internals.__file__):
@@ -182,7 +180,6 @@ class _Place:
 
     @property
     def body(self) -> str:
-        """The code without comments, docstrings and layout; nothing of a class or a module."""
         if self.node is None or isinstance(self.node, (ast.ClassDef, ast.Module)):
             return ""
         if isinstance(self.node, ast.FunctionDef):
@@ -252,6 +249,7 @@ class _Sources:
         self.names, self._path, self._open = names, path, open_file
         self._trees: dict[str, ast.Module | None] = {}
         self._registering: set[str] = set()  # those that write or pass on their sys.modules
+        self._hidden: dict[str, _Place] = {}  # of stubs, which may leave names out
         self._scopes: dict[int, _Scope] = {}
 
     @cached_property
@@ -270,7 +268,6 @@ class _Sources:
             return file.read(_LONGEST_SOURCE + 1)
 
     def tree(self, module: str) -> ast.Module | None:
-        """Return *module* as parsed; None where it has no source."""
         if module not in self._trees:
             stem = module.replace(".", "/")
             paths = (f"{stem}{end}" for end in ("/__init__.py", ".py", "/__init__.pyi", ".pyi"))
@@ -283,6 +280,8 @@ class _Sources:
         if len(content) > _LONGEST_SOURCE:
             limit = f"{_LONGEST_SOURCE // MIB} MiB"
             raise SettingsError(f"{where} is longer than {limit}", _REMEDY)
+        if path.endswith(".pyi"):
+            self._hidden[module] = _Place(module, None)
         if b"sys.modules[" in content:
             self._registering.add(module)
         try:
@@ -311,13 +310,14 @@ class _Sources:
         if self.find(f"{module}:{outer}") is not None:
             return f"{outer} has no {inner}"
         # What defines the name now, or has it in a file of the same name.
-        top, file = "/".join(module.split(".")[:2]), f"{module.rpartition('.')[2]}.py"
+        own = module.replace(".", "/")
+        top, file = "/".join(own.split("/")[:-1][:2]), f"{own.rpartition('/')[2]}.py"
         defined = re.compile(rf"^(?:class |def |){outer} *[(:=]".encode(), re.MULTILINE)
         named = re.compile(rf"\b{outer}\b".encode())
         elsewhere = [
             path
             for path in sorted(self.names)
-            if path.startswith(f"{top}/") and path.endswith(".py")
+            if path.startswith(f"{top}/") and path.endswith(".py") and path != f"{own}.py"
             if (named if path.endswith(f"/{file}") else defined).search(self.read(path))
         ]
         lost = outer if self.tree(module) else module
@@ -390,7 +390,8 @@ class _Sources:
             return self._module(f"{module}.{name}")  # `from . import name` is one too
         for star in scope.stars if not name.startswith("_") else ():
             found = found or self._global(star, name, seen)
-        return found or self._put(module, place.node.body, name)
+        found = found or self._put(module, place.node.body, name)
+        return found or self._hidden.get(module)
 
     def _put(self, module: str, body: list[ast.stmt], name: str) -> _Place | None:
         """Return the function that a module calls with itself, if it or its module has *name*."""
@@ -420,7 +421,7 @@ class _Sources:
                     yield from self._family(base, seen | {id(place.node)})
 
     def _attribute(self, owner: _Place, name: str, *, of_instance: bool = False) -> _Place | None:
-        hidden = None
+        hidden = self._hidden.get(owner.module)
         for place in self._family(owner):
             if not isinstance(place.node, ast.ClassDef):
                 hidden = hidden or _Place(place.module, None)
@@ -441,7 +442,6 @@ class _Sources:
         return hidden
 
     def parameters(self, place: _Place) -> tuple[str, ...] | None:
-        """Return the parameters as inspect.signature names them; None where there are none."""
         node = place.node
         if isinstance(node, ast.FunctionDef):
             spec = node.args
@@ -462,7 +462,6 @@ class _Sources:
         return ()
 
     def _fields(self, place: _Place) -> tuple[str, ...]:
-        """Return the fields of a dataclass that its constructor takes, those of bases first."""
         fields: dict[str, ast.AnnAssign] = {}
         for each in reversed([*self._family(place)]):
             fields |= self._scope(each).fields if isinstance(each.node, ast.ClassDef) else {}
@@ -473,7 +472,6 @@ class _Sources:
 
 
 def _last(decorator: ast.expr) -> str:
-    """Return the last name of a decorator, without its arguments."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return ast.unparse(called).rpartition(".")[2]
 
