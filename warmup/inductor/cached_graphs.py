@@ -74,11 +74,8 @@ _deferred = threading.local()
 
 @contextlib.contextmanager
 def counting_for_graph(graph: Any) -> Iterator[None]:
-    """Add this thread's decisions to the mark of *graph* while the context is open.
-
-    For a graph whose kernels were deferred: it was marked before they were compiled, and is saved
-    afterwards.
-    """
+    # Add this thread's decisions to the mark of *graph* while the context is open. For a graph
+    # whose kernels were deferred: it was marked before they were compiled, and is saved afterwards.
     _deferred.graph = graph
     try:
         yield

@@ -226,11 +226,8 @@ def compile_into_cache(
 
 
 def _rank_below_measurements(compiler: Any) -> None:
-    """Give the workers a lower priority: they compile while this process or its child measures.
-
-    They are forked by the process that the pool starts, after its first job, and inherit its
-    priority.
-    """
+    # Give the workers a lower priority: they compile while this process or its child measures. They
+    # are forked by the process that the pool starts, after its first job, and inherit its priority.
     process = getattr(compiler.process_pool(), "process", None)
     if process is not None:
         with contextlib.suppress(OSError):  # it ended; the first job says so

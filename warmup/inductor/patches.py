@@ -330,10 +330,8 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remove_ended() -> None:
-    """Remove the layers that have ended: from the owner, or from below the layer above.
-
-    Where other code wrapped the attribute, its wrapper stays, and ours is inactive below it.
-    """
+    # Remove the layers that have ended: from the owner, or from below the layer above. Where other
+    # code wrapped the attribute, its wrapper stays, and ours is inactive below it.
     while ended := [layer for layer in _layers if layer.has_ended and _removes(layer)]:
         _layers[:] = [layer for layer in _layers if layer not in ended]
 

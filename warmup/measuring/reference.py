@@ -186,11 +186,8 @@ def _unwritten(out: torch.Tensor) -> torch.Tensor:
 
 
 def _count(is_marked: torch.Tensor) -> int:
-    """Return how many elements of *is_marked* are true.
-
-    Adding truth values copies them as int64, of four times the memory of a narrow output; mostly
-    there are none to add.
-    """
+    # Return how many elements of *is_marked* are true. Adding truth values copies them as int64, of
+    # four times the memory of a narrow output; mostly there are none to add.
     return int(is_marked.sum()) if bool(is_marked.any()) else 0
 
 
@@ -271,11 +268,9 @@ def judge_output(
 
 
 def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
-    """Return the RMS around each element: of its row times that of its column, without the element.
-
-    Both are over *rms*, that of the whole. A row is along the last dimension, a column through all
-    others.
-    """
+    # Return the RMS around each element: of its row times that of its column, without the element.
+    # Both are over *rms*, that of the whole. A row is along the last dimension, a column through
+    # all others.
     rows = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1)
     squares = (rows / rms).square()  # products of squares would leave float32's range
     around = torch.ones_like(squares)

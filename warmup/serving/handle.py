@@ -529,10 +529,8 @@ _is_repeating = False
 
 
 def _repeat_fatal_error_at_exit() -> None:
-    """Print, as the last line of a process that a refused decision ended, which one that was.
-
-    torch wraps the error, and prints some ninety lines with it.
-    """
+    # Print, as the last line of a process that a refused decision ended, which one that was. torch
+    # wraps the error, and prints some ninety lines with it.
     global _is_repeating  # noqa: PLW0603  exit handlers belong to the process
     if not _is_repeating:
         _is_repeating = True

@@ -237,14 +237,12 @@ def spilling_of(outcomes: Iterable[Outcome]) -> set[Winner]:
 
 
 def _limit_us(library_us: float | None, region: Region, whole_us: float) -> float:
-    """Return the bare time from which on no candidate is faster than the library's in *region*.
-
-    A candidate can save at most the region's time outside its GEMMs, so the limit is *whole_us*,
-    the time of the region with the library's kernel, less that of its other GEMMs. That time is
-    estimated from their operations, and not used where it would leave out the library's kernel. A
-    candidate with a smaller bare time than that is always below: the device may have been slower in
-    one trial.
-    """
+    # Return the bare time from which on no candidate is faster than the library's in *region*. A
+    # candidate can save at most the region's time outside its GEMMs, so the limit is *whole_us*,
+    # the time of the region with the library's kernel, less that of its other GEMMs. That time is
+    # estimated from their operations, and not used where it would leave out the library's kernel. A
+    # candidate with a smaller bare time than that is always below: the device may have been slower
+    # in one trial.
     if library_us is None:
         return math.inf
     others_us = library_us * sum(region.flops[1:]) / region.flops[0]
@@ -253,11 +251,9 @@ def _limit_us(library_us: float | None, region: Region, whole_us: float) -> floa
 
 
 def _variants_of(contenders: Contenders, candidates: Sequence[Winner]) -> tuple[Winner, ...]:
-    """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
-
-    A template that is not fused has the same kernels behind it as the library default, so it can
-    win only if it is faster alone. Other candidates have one way.
-    """
+    # Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
+    # A template that is not fused has the same kernels behind it as the library default, so it can
+    # win only if it is faster alone. Other candidates have one way.
     variants: list[Winner] = []
     for candidate in candidates:
         if candidate.family is not Family.TEMPLATE:
@@ -296,11 +292,9 @@ def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
 
 
 def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dict[str, float]:
-    """Return the tolerances of the outputs of *region* that differ from that of its GEMM, *out*.
-
-    A result is as exact as the narrowest float of 16 bits or more that it passed through. Of the
-    dtypes with 8 bits, floats have their own tolerance; integers are rounded results.
-    """
+    # Return the tolerances of the outputs of *region* that differ from that of its GEMM, *out*. A
+    # result is as exact as the narrowest float of 16 bits or more that it passed through. Of the
+    # dtypes with 8 bits, floats have their own tolerance; integers are rounded results.
     casts = {value["dtype"] for step in region.steps for value in _leaves(step) if "dtype" in value}
     limits = {torch_name(name): limit for name, limit in tolerance.items()}
     passed = [limits[name] for name in (*casts, torch_name(out)) if name in limits]

@@ -229,10 +229,8 @@ def tma_template(
 
 
 def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:
-    """Return how the factors are scaled, as the lowering of _scaled_mm does.
-
-    The lowering offers the mm template for scales per tensor and per row alone.
-    """
+    # Return how the factors are scaled, as the lowering of _scaled_mm does. The lowering offers the
+    # mm template for scales per tensor and per row alone.
     a, b, *scales = kernel_inputs.nodes()
     try:
         of_a, of_b = get_scaling_options(a, b, *(scale.get_size() for scale in scales))

@@ -64,12 +64,10 @@ _INPUT_TEXT: Final = "x"
 
 
 def epilogue_of(node: Node) -> str:
-    """Return the epilogue of the GEMM *node*: ``none`` or its steps, ``relu,mul(bf16[560,1280])``.
-
-    The chain continues while all users of a value lead to a single pointwise value. It ends at a
-    value with diverging users or with a user that is not pointwise. A step that reads its input
-    more than once and is no known activation is nested text, in which ``x`` is the input.
-    """
+    # Return the epilogue of the GEMM *node*: ``none`` or its steps, ``relu,mul(bf16[560,1280])``.
+    # The chain continues while all users of a value lead to a single pointwise value. It ends at a
+    # value with diverging users or with a user that is not pointwise. A step that reads its input
+    # more than once and is no known activation is nested text, in which ``x`` is the input.
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return NO_EPILOGUE
@@ -98,10 +96,8 @@ def end_of_epilogue(node: Node) -> Node | None:
 
 
 def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
-    """Yield the text of each step behind *node*, which computes *gemm*, and its last node.
-
-    The text is empty where the step leaves its values as they are, such as a view.
-    """
+    # Yield the text of each step behind *node*, which computes *gemm*, and its last node. The text
+    # is empty where the step leaves its values as they are, such as a view.
     current, count = node, 0
     while count < MAX_EPILOGUE_STEPS and (nodes := _next_nodes(current, gemm.numel())) is not None:
         texts = {current: _INPUT_TEXT}
@@ -282,11 +278,9 @@ _MODULES: Final = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.in
 
 
 def bounded_by_engine(ranges: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return *ranges* of symbols, that of the engine's size with its upper end.
-
-    Unchanged outside of vLLM, and where inductor lowers no graph. The size is the graph's first
-    input that is a symbol (vLLM 0.32.0, ``sym_shape_indices`` of compilation/piecewise_backend.py).
-    """
+    # Return *ranges* of symbols, that of the engine's size with its upper end. Unchanged outside of
+    # vLLM, and where inductor lowers no graph. The size is the graph's first input that is a symbol
+    # (vLLM 0.32.0, ``sym_shape_indices`` of compilation/piecewise_backend.py).
     largest = largest_size_of_engine()
     inputs: Any = getattr(V.graph, "graph_inputs", None)
     if largest is None or not isinstance(inputs, Mapping):
@@ -298,11 +292,9 @@ def bounded_by_engine(ranges: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def largest_size_of_engine() -> int | None:
-    """Return the end of the range that vLLM compiles in this thread; None outside of vLLM.
-
-    Source: vLLM 0.32.0, `get_pass_context` (compilation/passes/inductor_pass.py), whose
-    ``compile_range`` vLLM sets around each compile. Nothing of vLLM is imported.
-    """
+    # Return the end of the range that vLLM compiles in this thread; None outside of vLLM. Source:
+    # vLLM 0.32.0, `get_pass_context` (compilation/passes/inductor_pass.py), whose ``compile_range``
+    # vLLM sets around each compile. Nothing of vLLM is imported.
     for name in _MODULES:
         context_of: Any = getattr(sys.modules.get(name), "get_pass_context", None)
         if context_of is None:

@@ -96,10 +96,8 @@ def members_of(gemm: Node, prologue: set[Node]) -> list[Node]:
 
 
 def prologue_of(gemm: Node) -> set[Node]:
-    """Return the nodes that compute operands of *gemm* alone, each from fewer bytes.
-
-    What follows a reduction pointwise is none of them: it is computed by the reduction's kernel.
-    """
+    # Return the nodes that compute operands of *gemm* alone, each from fewer bytes. What follows a
+    # reduction pointwise is none of them: it is computed by the reduction's kernel.
     prologue: set[Node] = set()
     for operand in tensors_of(gemm):
         chain: set[Node] = set()
@@ -212,11 +210,9 @@ def _downstream(start: Node) -> set[Node]:
 
 
 def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
-    """Return the other GEMMs whose results only *members* use, and the nodes in between.
-
-    What the GEMM and its operands, *made_before*, read is no sibling, and neither is what depends
-    on the GEMM.
-    """
+    # Return the other GEMMs whose results only *members* use, and the nodes in between. What the
+    # GEMM and its operands, *made_before*, read is no sibling, and neither is what depends on the
+    # GEMM.
     siblings: set[Node] = set()
     inputs = {node for member in members - made_before for node in member.all_input_nodes}
     before = {node for member in made_before for node in member.all_input_nodes}
