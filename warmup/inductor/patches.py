@@ -255,13 +255,10 @@ class Patches:
         self._deactivate.append(undo)
 
     def keep_during(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return *function*, during whose calls no attribute is put back.
-
-        A compile under way may hold what only a replacement understands, such as a deferred list of
-        candidates. The replacements are inactive by then; the last call that began before `restore`
-        puts all back.
-        """
-
+        # Return *function*, during whose calls no attribute is put back. A compile under way may
+        # hold what only a replacement understands, such as a deferred list of candidates. The
+        # replacements are inactive by then; the last call that began before `restore` puts all
+        # back.
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self._lock:

@@ -232,10 +232,8 @@ class GroupedProducts(SelectionChoices):
 
     @staticmethod
     def tensors_for(inputs: Sequence[Any], makers: TensorMakers) -> list[torch.Tensor]:
-        """Return two random factors and, where groups have offsets, those.
-
-        Offsets of columns and of factors must be aligned: they are inductor's, of about equal size.
-        """
+        # Return two random factors and, where groups have offsets, those. Offsets of columns and of
+        # factors must be aligned: they are inductor's, of about equal size.
         a, b = inputs[:2]
         tensors = _random_factors(inputs, int(a.get_size()[-1]))
         if len(inputs) == _OFFSETS:

@@ -616,11 +616,9 @@ class _Rows:
         self.rows[key] = Row(winner, evidence, row.untrusted)
 
     def add_text(self, kind: Kind, key: str, text: bytes) -> bytes:
-        """Add the row with the canonical *text*, and return it without whitespace.
-
-        Many rows have one of a few winners, whose text is read once. A _NotCanonicalError: `encode`
-        would write another text.
-        """
+        # Add the row with the canonical *text*, and return it without whitespace. Many rows have
+        # one of a few winners, whose text is read once. A _NotCanonicalError: `encode` would write
+        # another text.
         evidence, _, winner = text.rpartition(_WINNER_BEGIN)
         known = self._texts.get((kind.name, winner))
         if known is None or _UNTRUSTED in evidence:

@@ -92,10 +92,8 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
 
 
 def asks_for_others(name: str, key: str, changed: Sequence[str]) -> BuildError:
-    """Return the error of a model that asked for *key*, which has no row, after it was tuned.
-
-    *changed* are as for `error_for`.
-    """
+    # Return the error of a model that asked for *key*, which has no row, after it was tuned.
+    # *changed* are as for `error_for`.
     if changed:
         return BuildError(
             f"bucket {name}: each call of the model changes its {', '.join(changed)}, and "
@@ -532,12 +530,10 @@ _LAUNCHES_OF_WEIGHT: Final = 4  # generated kernels, searched, for each differen
 
 
 def measure_regions(compiler: BucketCompiler) -> None:
-    """Measure each question that waits, and save its row.
-
-    Where the region cannot be compiled or timed as in default mode, the times of inductor's own
-    calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row. Of a region
-    that is not worth it, or when the budget is spent, the way of default mode alone is timed.
-    """
+    # Measure each question that waits, and save its row. Where the region cannot be compiled or
+    # timed as in default mode, the times of inductor's own calls decide, and `RowMaker.not_fused`
+    # says why. Without such calls there is no row. Of a region that is not worth it, or when the
+    # budget is spent, the way of default mode alone is timed.
     tuner, progress = compiler.tuner, compiler.progress
     with tuner.region_questions.measuring() as waiting:
         for each in waiting:

@@ -450,10 +450,8 @@ class Tuner:
     def measure_fused_all(
         self, waiting: Sequence[WaitingFused]
     ) -> Iterator[tuple[WaitingFused, Tuned]]:
-        """Yield each of *waiting* with its row, while regions of the next are compiled.
-
-        The row is the bare one where no candidate could be timed in the region.
-        """
+        # Yield each of *waiting* with its row, while regions of the next are compiled. The row is
+        # the bare one where no candidate could be timed in the region.
         trials = [self._fused_trial(one) for one in waiting]
         self.process.prepare(trials)
         for one, trial in zip(waiting, trials, strict=True):

@@ -121,11 +121,9 @@ def _consumer_inputs(graph: fx.Graph, group: Group, values: list[fx.Node]) -> li
 
 
 def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
-    """Measure the groups whose rows the table lacks; return what the table pads with these rows.
-
-    The model is unpadded afterwards. A group whose module cannot be compiled, or disagrees with
-    eager, stays unpadded for that reason.
-    """
+    # Measure the groups whose rows the table lacks; return what the table pads with these rows. The
+    # model is unpadded afterwards. A group whose module cannot be compiled, or disagrees with
+    # eager, stays unpadded for that reason.
     model, progress = session.compiler.model.module, session.compiler.progress
     groups = find_groups(model).groups
     by_structure: dict[Structure, tuple[Group, set[Dim]]] = {}

@@ -81,10 +81,8 @@ def epilogue_of(node: Node) -> str:
 
 
 def end_of_epilogue(node: Node) -> Node | None:
-    """Return the last node of the epilogue of the GEMM *node*, if any.
-
-    A cast to a wider dtype at its end is left to the kernel that reads the result.
-    """
+    # Return the last node of the epilogue of the GEMM *node*, if any. A cast to a wider dtype at
+    # its end is left to the kernel that reads the result.
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return None
@@ -404,10 +402,8 @@ def _dim(size: Any) -> Dim:
 
 
 def dim_of(size: Any, shapes: Any) -> Dim:
-    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*.
-
-    A range without an upper end has that of an engine which compiles for one.
-    """
+    # Return the constant or the range of the expression *size* under the ShapeEnv *shapes*. A range
+    # without an upper end has that of an engine which compiles for one.
     expression = sympy.sympify(size)
     if not expression.free_symbols:
         return Dim.of(int(expression))

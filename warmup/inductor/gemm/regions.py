@@ -261,11 +261,9 @@ class _NotPlainError(Exception):
 
 
 def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool) -> Region | None:
-    """Return the region around *gemm*; None if there is none or plain values cannot describe it.
-
-    *operands* are the layouts in which the GEMM receives its tensors: inductor may choose others
-    than the graph has. A dynamic size is replaced by its hint.
-    """
+    # Return the region around *gemm*; None if there is none or plain values cannot describe it.
+    # *operands* are the layouts in which the GEMM receives its tensors: inductor may choose others
+    # than the graph has. A dynamic size is replaced by its hint.
     if gemm.target not in GEMM_OPS or not is_tensor(gemm):
         return None
     prologue = set() if gemm.target in GEMM_OPS_OF_8_BITS else prologue_of(gemm)
@@ -287,11 +285,10 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
 
 
 def whole_region_of(gemm: Node) -> Region | None:
-    """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
-
-    Operations that compute operands belong to it whatever they read, since the padding of an
-    operand is fused into them. Operands have the layouts of the graph, and a dynamic size its hint.
-    """
+    # Return *gemm* with what makes its operands and what follows; None if that is no plain value.
+    # Operations that compute operands belong to it whatever they read, since the padding of an
+    # operand is fused into them. Operands have the layouts of the graph, and a dynamic size its
+    # hint.
     return _with_producers(gemm) if gemm.target in GEMM_OPS and is_tensor(gemm) else None
 
 

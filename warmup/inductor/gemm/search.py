@@ -463,10 +463,8 @@ class Selection:
 
     @property
     def omitted_templates(self) -> list[Any]:
-        """The template that the lowering omits for a very large K, where it offers decompose_k.
-
-        From torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
-        """
+        # The template that the lowering omits for a very large K, where it offers decompose_k. From
+        # torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
         offered = {template.uid for template in self.templates}
         is_omitted = SPLIT_UID in offered and mm_template.uid not in offered
         return [mm_template] if is_omitted and self.is_searchable else []
