@@ -248,11 +248,8 @@ def doctor(
 
 def _internals(report: TorchReport) -> Iterator[str]:
     width = terminal_width() or TEXT_WIDTH
-    for each in report.names:
-        if each.state is InternalState.SAME or (
-            each.state is InternalState.BODY and not options.is_verbose()
-        ):
-            continue
+    left_out = {InternalState.SAME} | ({InternalState.BODY} if not options.is_verbose() else set())
+    for each in (each for each in report.names if each.state not in left_out):
         name = each.name.partition("(")[0].replace(":", ": ")
         yield from fold(name, f"{each.state:{_INTERNAL_COLUMNS}}", width=width)
         said = sentence(each.said, ", ".join(each.files))

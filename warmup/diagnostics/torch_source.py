@@ -125,10 +125,9 @@ def _compare(name: str, other: _Sources, here: _Sources | None) -> tuple[Interna
     if opening and (fault := internals.parameter_fault(parameters or (), wanted)):
         return InternalState.BREAKS, fault
     mine = here.find(dotted) if here else None
-    if here is None or mine is None or mine.node is None:
+    is_called = opening or not isinstance(place.node, ast.ClassDef)
+    if here is None or mine is None or mine.node is None or not is_called:
         return InternalState.SAME, ""
-    if isinstance(place.node, ast.ClassDef) and not opening:
-        return InternalState.SAME, ""  # nothing calls it
     if parameters != (ours := here.parameters(mine)):
         return InternalState.CHANGED, _difference(parameters or (), ours or ())
     return (InternalState.SAME if place.body == mine.body else InternalState.BODY), ""
@@ -145,12 +144,9 @@ def _difference(theirs: Sequence[str], ours: Sequence[str]) -> str:
 
 
 def _uses() -> dict[str, frozenset[str]]:
-    found = {}
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        if path != Path(internals.__file__):
-            words = re.findall(r"[A-Za-z_]\w*", path.read_text(encoding="utf-8"))
-            found[path.relative_to(_PACKAGE).as_posix()] = frozenset(words)
-    return found
+    paths = sorted({*_PACKAGE.rglob("*.py")} - {Path(internals.__file__)})
+    texts = {path.relative_to(_PACKAGE).as_posix(): path.read_text("utf-8") for path in paths}
+    return {path: frozenset(re.findall(r"[A-Za-z_]\w*", text)) for path, text in texts.items()}
 
 
 def _files_using(name: str, uses: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
@@ -170,11 +166,8 @@ def _files_using(name: str, uses: Mapping[str, frozenset[str]]) -> tuple[str, ..
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A node that a name stands for, and the module in which the names in that node are bound.
-
-    A module is its own tree. Without a ``node`` the name exists, and no source says more.
-    """
-
+    # What a name stands for, and the module in which the names in the node are bound. A module is
+    # its own tree. Without a node the name exists, and no source says more.
     module: str
     node: ast.AST | None
 
@@ -189,10 +182,8 @@ class _Place:
 
 
 class _Scope:
-    """What the statements of a module or a class bind: a node, or ``module:name`` of an import.
-
-    Of two branches the first counts, and nothing under TYPE_CHECKING. ``fields`` are annotated.
-    """
+    # What the statements of a module or a class bind: a node, or ``module:name`` of an import. Of
+    # two branches the first counts, and nothing under TYPE_CHECKING. `fields` are annotated.
 
     def __init__(self, body: list[ast.stmt], package: Sequence[str]) -> None:
         self.bound: dict[str, ast.AST | str] = {}
@@ -231,13 +222,13 @@ class _Scope:
 
 
 def _branches(node: ast.If | ast.Try | ast.With) -> list[ast.stmt]:
-    if isinstance(node, ast.With):
-        return node.body
     if isinstance(node, ast.Try):
         caught = [statement for handler in node.handlers for statement in handler.body]
         return [*caught, *node.body, *node.orelse, *node.finalbody]
-    is_typing = ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
-    return [*node.orelse, *([] if is_typing else node.body)]
+    if isinstance(node, ast.If):
+        is_typing = ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+        return [*node.orelse, *([] if is_typing else node.body)]
+    return node.body
 
 
 class _Sources:
@@ -309,19 +300,19 @@ class _Sources:
         outer, _, inner = qualified.partition(".")
         if self.find(f"{module}:{outer}") is not None:
             return f"{outer} has no {inner}"
-        # What defines the name now, or has it in a file of the same name.
+        # Another module of the package defines the name, or has it in a file of the same name.
         own = module.replace(".", "/")
-        top, file = "/".join(own.split("/")[:-1][:2]), f"{own.rpartition('/')[2]}.py"
+        package, file = "/".join(own.split("/")[:-1][:2]), f"/{own.rpartition('/')[2]}.py"
         defined = re.compile(rf"^(?:class |def |){outer} *[(:=]".encode(), re.MULTILINE)
-        named = re.compile(rf"\b{outer}\b".encode())
         elsewhere = [
             path
-            for path in sorted(self.names)
-            if path.startswith(f"{top}/") and path.endswith(".py") and path != f"{own}.py"
-            if (named if path.endswith(f"/{file}") else defined).search(self.read(path))
+            for path in sorted(self.names - {f"{own}.py"})
+            if path.startswith(f"{package}/") and path.endswith(".py")
+            if (content := self.read(path)) and outer.encode() in content
+            if path.endswith(file) or defined.search(content)
         ]
         lost = outer if self.tree(module) else module
-        return f"no {lost}" + (f"; {outer} is in {', '.join(elsewhere[:3])}" if elsewhere else "")
+        return f"no {lost}" + f"; {outer} is in {', '.join(elsewhere[:3])}" * bool(elsewhere)
 
     def _module(self, module: str) -> _Place | None:
         if (tree := self.tree(module)) is not None:
@@ -474,9 +465,6 @@ class _Sources:
 def _last(decorator: ast.expr) -> str:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return ast.unparse(called).rpartition(".")[2]
-
-
-# A folder or a wheel.
 
 
 @contextmanager
