@@ -129,11 +129,10 @@ def builds() -> str:
         [
             *(one["model"], one["seconds"], one["cold_max_autotune_s"] or "-"),
             *(one["stages"].get(stage, 0.0) for stage in stages),
-            "-" if one["gpu_busy"] is None else f"{one['gpu_busy']:.0%}",
         ]
         for one in found
     )
-    return grid(["model", "build, s", "max-autotune's start, s", *names, "GPU busy"], rows)
+    return grid(["model", "build, s", "max-autotune's start, s", *names], rows)
 
 
 def starts() -> str:
@@ -202,13 +201,13 @@ def compared() -> str:
                 cells = [microseconds(times[each]) if each in times else "" for each in names]
                 best = min(("table", "table-padded"), key=lambda each: times.get(each, 1e9))
                 over = [ratio(times, best, base) for base in ("default", "max-autotune")]
-                launch = "graphs" if origin["launch"] == "cudagraph" else "launched"
+                launched = "" if origin["launch"] == "cudagraph" else ", launched"
                 model = origin["model"].rpartition(":")[2]
-                yield (model, device, launch, sizes_of(bucket), *cells, *over)
+                yield (model, device, f"{sizes_of(bucket)}{launched}", *cells, *over)
 
     names = ("default", "max-autotune", "table", "table-padded")
     over = ("best table over default", "over max-autotune")
-    return grid(("model", "GPU", "calls", "bucket", *names, *over), rows())
+    return grid(("model", "GPU", "bucket", *names, *over), rows())
 
 
 def products() -> str:

@@ -28,7 +28,7 @@ from warmup.core.device import Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.events import Benchmarked
 from warmup.core.phases import Phase, PhaseClock
-from warmup.inductor.compile_watch import BenchmarkWatch
+from warmup.inductor.compile_watch import BenchmarkWatch, OnlineTunerWatch
 from warmup.inductor.internals import INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Function, Hooks, KindHooks, Patches
 from warmup.inductor.versions import Version, version_for
@@ -165,7 +165,8 @@ class Inductor:
                     if kind.hooks is not None:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
                         hooks(self.version, counting).attach(patches)
-                BenchmarkWatch(lambda site: answers.emit(Benchmarked(site))).attach(patches)
+                for watch in (BenchmarkWatch, OnlineTunerWatch):
+                    watch(lambda site: answers.emit(Benchmarked(site))).attach(patches)
                 FrameWatch(answers).attach(patches)
                 list_one_isa(patches)
             except BaseException:

@@ -2,7 +2,8 @@
 
 `FrameWatch` reports the frames that dynamo compiles no graph of, or breaks apart, `BenchmarkWatch`
 every benchmark that inductor runs, with the site that started it: benchmarker methods call each
-other, so only the outermost call of a thread counts.
+other, so only the outermost call of a thread counts. `OnlineTunerWatch` reports what measures real
+calls, beside inductor's benchmarker.
 Also whether compiles began before anything was attached: such graphs never ask a table.
 """
 
@@ -23,11 +24,12 @@ from torch._dynamo import convert_frame
 from torch._dynamo.utils import get_compilation_metrics, graph_break_reasons
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
-from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime import benchmarking, triton_heuristics
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch._inductor.select_algorithm import AlgorithmSelectorCache
 from torch.autograd import profiler, profiler_legacy
+from torch.cuda import tunable
 
 from warmup.core.events import FrameSkipped
 from warmup.core.roofline import dtype_name
@@ -321,6 +323,52 @@ class BenchmarkWatch(Hooks):
                     self._report_end()
 
         return measure
+
+
+class OnlineTunerWatch(Hooks):
+    """Reports each tuner of real calls to *report*, as a site, once; it may refuse the compile.
+
+    A plugin of inductor's kernels (torch 2.15) is left out of the kernels. Cudnn's benchmark mode
+    and TunableOp are torch's own, and only whoever switched them on can switch them off.
+    """
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        self._report = report
+        self._reported: set[str] = set()
+
+    def attach(self, patches: Patches) -> None:
+        patches.on_restore(self._deactivate)
+        patches.hook(compile_fx_module, "compile_fx", self._compile)
+        if hasattr(triton_heuristics, "get_caching_autotuner_plugins"):
+            patches.hook(triton_heuristics, "get_caching_autotuner_plugins", self._plugins)
+
+    def _compile(self, original: Function, *args: Any, **kwargs: Any) -> Any:
+        if self._active:
+            self._report_once(online_tuners())
+        return original(*args, **kwargs)
+
+    def _plugins(self, original: Function, kernel: Any) -> list[Any]:
+        plugins: list[Any] = original(kernel)
+        if not self._active:
+            return plugins
+        self._report_once([f"plugin:{type(each).__name__}" for each in plugins])
+        return []
+
+    def _report_once(self, names: Iterable[str]) -> None:
+        for name in names:
+            if name not in self._reported:
+                self._reported.add(name)
+                self._report(name)
+
+
+def online_tuners() -> list[str]:
+    """Return the tuners of torch that are switched on and measure calls of this process's GPU."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  torch has no types for it
+        return []
+    tuners = ["cudnn.benchmark"] if torch.backends.cudnn.benchmark else []
+    if tunable.is_enabled() and tunable.tuning_is_enabled():
+        tuners.append("TunableOp")
+    return tuners
 
 
 def _is_of_user(kernel: Any) -> bool:

@@ -53,6 +53,8 @@ _QUIET: Final[Mapping[str, bool | int | str]] = {
     "benchmark_template_fusion": False,  # its name from torch 2.15 on
     "benchmark_combo_kernel": False,
     "combo_kernels": False,
+    "combo_kernel_compile_time_autotune": False,
+    "incremental_autotune": False,
     "b2b_gemm_pass": False,
     "distributed_max_autotune_gemm": False,
     "pipeline_max_autotune_gemm": False,

@@ -158,6 +158,7 @@ def _target(requested: str) -> Target:
     connect()
     import torch
 
+    from warmup.inductor.compile_watch import online_tuners
     from warmup.inductor.machine import describe_runtime, resolve_device
 
     try:
@@ -174,7 +175,7 @@ def _target(requested: str) -> Target:
         memory = torch.cuda.mem_get_info(device)
     except RuntimeError as error:
         return Target(error=_first_line(str(error)))
-    return Target(runtime, None, memory, load, _online_tuners())
+    return Target(runtime, None, memory, load, tuple(online_tuners()))
 
 
 def _version(distribution: str) -> str | None:
@@ -211,18 +212,6 @@ def _load(device: torch.device, runtime: Runtime) -> Load:
     except nvml.NVMLError as error:
         return Load(unknown=f"NVML says {error}")
     return Load(tuple(sorted(pids - {os.getpid()})), percent)
-
-
-def _online_tuners() -> tuple[str, ...]:
-    import torch
-    from torch.cuda import tunable
-
-    tuners = []
-    if torch.backends.cudnn.benchmark:
-        tuners.append("torch.backends.cudnn.benchmark")
-    if tunable.is_enabled() and tunable.tuning_is_enabled():
-        tuners.append("TunableOp")
-    return tuple(tuners)
 
 
 def _first_line(text: str) -> str:
