@@ -363,7 +363,7 @@ class OnlineTunerWatch(Hooks):
 
 def online_tuners() -> list[str]:
     """Return the tuners of torch that are switched on and measure calls of this process's GPU."""
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  torch has no types for it
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
         return []
     tuners = ["cudnn.benchmark"] if torch.backends.cudnn.benchmark else []
     if tunable.is_enabled() and tunable.tuning_is_enabled():
