@@ -6,7 +6,7 @@
 The first form records the second as it asks, serves it from the table, and records it without
 ``--ranged`` and with the questions left to the end. The program has two processes that compile the
 same linear for 8 rows. The first to start also compiles a linear for 2 to 64 rows (``--ranged``),
-and a sum of long rows, which the stated rule of `build_split` makes in four parts; two are said to
+and a sum of long rows, which the stated rule of `build_regions` makes in four parts; two are said to
 be fastest.
 """
 
@@ -22,7 +22,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from build_split import LENGTH, split_on_cpu, state_times
+from build_regions import LENGTH, split_into, split_on_cpu, state_times
 
 
 def call_linear() -> None:
@@ -34,7 +34,7 @@ def call_linear() -> None:
 
 def program() -> None:
     split_on_cpu()
-    state_times(2)  # with it no measurement counts as disturbed
+    state_times(split_into(2))  # with it no measurement counts as disturbed
     other = multiprocessing.get_context("fork").Process(target=call_linear)
     other.start()
     other.join()
@@ -82,7 +82,7 @@ def main() -> None:
 
     folder = Path(sys.argv[1])
     split_on_cpu()
-    outcomes = state_times(2)
+    outcomes = state_times(split_into(2))
     command = [sys.executable, __file__, "--program"]
     ranged = [*command, "--ranged"]
     asked = record("asked.json", ProgramSource(ranged))

@@ -15,7 +15,7 @@ from warmup.core.events import Emitter, Event, Missed
 from warmup.core.rows import Winner
 from warmup.core.trial import Candidate, Tuned
 from warmup.keys.gemm import GemmProblem
-from warmup.keys.question import CallsQuestion, GemmQuestion, Question
+from warmup.keys.question import CallsQuestion, GemmQuestion, Question, RegionQuestion
 from warmup.table.codec import decode, digest_of, encode
 from warmup.table.lookup import Lookup
 from warmup.table.merge import combine, merge
@@ -29,6 +29,8 @@ PROBLEM = GemmProblem.of_key(KEY)
 TRUSTED = make_row("mm_wrong", 5.0, BLOCK_M=32)
 MARKED = dataclasses.replace(TRUSTED, untrusted=WHY)
 GOOD = make_row("mm_good", 9.0)
+LIBRARY = make_row("mm_library").winner
+WINNERS = [LIBRARY, MARKED.winner, GOOD.winner]
 MISS = Missed(KEY, MissReason.UNTRUSTED, "aten::mm")
 
 
@@ -39,11 +41,7 @@ class _Measurer:
         self.offered: list[list[Winner]] = []
 
     def measure(self, question: Question) -> Tuned | None:
-        assert isinstance(question, GemmQuestion | CallsQuestion)
-        is_gemm = isinstance(question, GemmQuestion)
-        self.offered.append(
-            [one.winner for one in question.candidates] if is_gemm else [*question.calls]
-        )
+        self.offered.append([one for one in WINNERS if question.offers(one)])
         return Tuned(question.problem.key, GOOD, ())
 
     def close(self) -> None:
@@ -79,12 +77,13 @@ def test_a_marked_row_is_a_counted_miss_with_its_own_reason() -> None:
 
 def test_a_marked_key_is_measured_without_its_winner() -> None:
     """The library's kernel stays even if it is marked: it is what all others are measured by."""
-    plain = make_row("mm_library").winner
-    for library, excused in product((plain, MARKED.winner), ((), {KEY})):
-        winners = [library, MARKED.winner, GOOD.winner]
+    for library, excused in product((LIBRARY, MARKED.winner), ((), {KEY})):
+        winners = tuple(dict.fromkeys((library, *WINNERS)))
+        calls = dict.fromkeys(winners, lambda _number: None)
         questions: list[Question] = [
             GemmQuestion(PROBLEM, "cpu", tuple(map(Candidate, winners)), library=library),
-            CallsQuestion(PROBLEM, library, dict.fromkeys(winners, lambda _number: None)),
+            CallsQuestion(PROBLEM, library, calls),
+            RegionQuestion(PROBLEM, winners, None, calls=calls),
         ]
         tuner = _Measurer()
         for question in questions:
@@ -94,8 +93,8 @@ def test_a_marked_key_is_measured_without_its_winner() -> None:
             # What a build has marked it does not measure again: the next build does.
             assert lookup.measure(question) == (None if excused else GOOD.winner)
             assert lookup.find(PROBLEM) == (MissReason.UNTRUSTED if excused else GOOD.winner)
-        offered = [library, GOOD.winner] if library is plain else winners
-        assert tuner.offered == ([] if excused else [offered, [*dict.fromkeys(offered)]])
+        offered = [LIBRARY, GOOD.winner] if library is LIBRARY else WINNERS
+        assert tuner.offered == ([] if excused else [offered] * 3)
 
 
 def test_a_union_takes_another_winner_and_keeps_the_mark_of_the_same() -> None:
