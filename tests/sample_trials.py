@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from warmup.core.rows import L2, Family, Method, Winner
-from warmup.core.trial import Candidate, TensorSpec, Trial, ViewSpec
+from warmup.core.trial import Candidate, Outcome, Samples, TensorSpec, Trial, ViewSpec
+
+LIBRARY = Winner(Family.EXTERN, "aten::mm")
 
 
 def dense(*sizes: int, dtype: str = "float32", offset: int = 0) -> TensorSpec:
@@ -40,3 +42,14 @@ def make_trial(names: Sequence[str] = ("mm",), **changes: Any) -> Trial:
             **changes,
         }
     )
+
+
+def template(block: int, uid: str = "triton_mm", **kwargs: int) -> Winner:
+    """Return a template's winner whose tile is *block* squared."""
+    named = {"BLOCK_M": block, "BLOCK_N": block, **kwargs}
+    return Winner(Family.TEMPLATE, uid, tuple(sorted(named.items())), "0123")
+
+
+def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
+    more = {"error": 0.01, "clock_mhz": 1500, "is_final": is_final}
+    return Outcome(winner=winner, samples=Samples(times_us), **more)

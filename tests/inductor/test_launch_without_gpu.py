@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmup.keys.registry import check_key
+from warmup.keys.registry import kind_of
 
 pytestmark = pytest.mark.long
 
@@ -70,7 +70,7 @@ def test_a_build_writes_one_row_per_kernel(build: Result) -> None:
     assert names(build) == ["problem.tuned"] * 3
     assert len({row["key"] for row in rows}) == 3
     for row in rows:
-        check_key(row["key"])
+        kind_of(row["key"]).check(row["key"])
         assert row["tried"] == len(row["timings"]) > 1
         assert row["time_us"] == row["timings"][row["winner"]] == min(row["timings"].values())
     timed = {config_in(one): us for row in rows for one, us in row["timings"].items()}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from warmup.core.rows import Family, Method, Rejection, Winner
-from warmup.core.trial import Outcome, Samples, Tuned
+from sample_trials import LIBRARY, template, timed
+
+from warmup.core.rows import Method, Rejection, Winner
+from warmup.core.trial import Outcome, Tuned
 from warmup.measuring.selection import (
     MOST_RIVALS,
     REGRET_BOUND,
@@ -20,20 +22,8 @@ from warmup.measuring.selection import (
 )
 
 KEY = "mm m=257..560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
-LIBRARY = Winner(Family.EXTERN, "aten::mm")
-METHOD = Method(near_tie=0.03, max_spread=0.10)
-
-
-def template(block: int) -> Winner:
-    named = (("BLOCK_M", block), ("BLOCK_N", block))
-    return Winner(Family.TEMPLATE, "triton::mm", named, "0123")
-
-
+METHOD = Method()
 LARGE, SMALL = template(128), template(32)
-
-
-def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
-    return Outcome(winner=winner, samples=Samples(times_us), error=0.01, is_final=is_final)
 
 
 def failed(winner: Winner, reason: Rejection) -> Outcome:

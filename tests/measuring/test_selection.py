@@ -8,6 +8,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sample_trials import LIBRARY, template, timed
 
 from warmup.core.roofline import Peaks, Work
 from warmup.core.rows import Family, Flag, Method, Rejection, Row, Winner
@@ -21,21 +22,9 @@ from warmup.measuring.selection import (
 )
 
 KEY = "mm m=560 n=1280 k=3420 bf16 a=row b=col out=bf16 | epilogue=none"
-LIBRARY = Winner(Family.EXTERN, "aten::mm")
-METHOD = Method(near_tie=0.03, max_spread=0.10)
 WORK = Work("bf16", 10**9, 10**6)
+METHOD = Method()
 PEAKS = Peaks(tflops={"bf16": 1000.0}, gbps=1000.0, clock_mhz=1980, measured="2026-01-02")
-
-
-def template(block: int, uid: str = "triton_mm", **kwargs: int) -> Winner:
-    """Return a template's winner whose tile is ``block`` squared."""
-    named = {"BLOCK_M": block, "BLOCK_N": block, **kwargs}
-    return Winner(Family.TEMPLATE, uid, tuple(sorted(named.items())), "0123")
-
-
-def timed(winner: Winner, *times_us: float, is_final: bool = True) -> Outcome:
-    more = {"error": 0.01, "clock_mhz": 1500, "is_final": is_final}
-    return Outcome(winner=winner, samples=Samples(times_us), **more)
 
 
 def rejected(winner: Winner, reason: Rejection, said: str = "") -> Outcome:
@@ -174,13 +163,6 @@ def test_an_unstable_time_keeps_the_library() -> None:
     assert flags_of(*outcomes) == (Flag.UNSTABLE,)
 
 
-def test_only_final_candidates_win() -> None:
-    assert winner_of(timed(template(64), 1.0, is_final=False), timed(LIBRARY, 10.0)) == LIBRARY
-    # A rejected candidate cannot win.
-    for reason in Rejection:
-        assert winner_of(rejected(template(64), reason), timed(LIBRARY, 10.0)) == LIBRARY
-
-
 def test_nothing_timed_is_no_row() -> None:
     for case, outcomes in {
         "nothing": (),
@@ -279,22 +261,6 @@ def test_a_winner_was_measured_and_is_near_the_fastest(outcomes: list[Outcome]) 
         fastest = min(one.samples.median for one in able if one.samples)
         assert verdict.outcome.time_us is not None
         assert verdict.outcome.time_us <= fastest * (1 + verdict.band)
-
-
-@given(
-    st.lists(st.floats(100, 120), min_size=1, max_size=8),
-    st.lists(st.floats(0.99, 1.01), min_size=9, max_size=9),
-)
-def test_noise_within_the_band_never_beats_the_library(
-    times: list[float], noise: list[float]
-) -> None:
-    """If the library is as fast as any candidate, 1 % of jitter never makes another win."""
-    others = (template(8 * (number + 1)) for number in range(len(times)))
-    measured = [
-        timed(winner, time * shift)
-        for winner, time, shift in zip((LIBRARY, *others), (100.0, *times), noise, strict=False)
-    ]
-    assert winner_of(*measured) == LIBRARY
 
 
 def in_region(winner: Winner, time_us: float, kernels: int, spills: int | None = None) -> Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -12,15 +11,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from sample_trials import make_trial
 
 from warmup.core.errors import BuildError
-from warmup.core.rows import L2, Family, Method, Rejection, Winner
-from warmup.core.trial import Outcome, RegionKernels, Samples, TensorSpec
+from warmup.core.rows import L2, Method, Rejection
+from warmup.core.trial import Outcome, TensorSpec
 from warmup.measuring.selection import make_row
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
 
@@ -226,23 +222,3 @@ def test_the_parents_death_leaves_no_process(verb: str, mode: str) -> None:
     finally:
         if is_running(child):
             os.kill(child, signal.SIGKILL)
-
-
-TIMES = st.lists(st.floats(0, 1e9), min_size=1, max_size=9).map(lambda us: Samples(tuple(us)))
-COUNTS = [st.none() | st.integers(0, 999) for _ in range(3)]
-OUTCOMES = st.builds(
-    Outcome,
-    winner=st.just(Winner(Family.EXTERN, "aten::mm")),
-    samples=st.none() | TIMES,
-    error=st.none() | st.floats(allow_nan=False),
-    rejection=st.none() | st.sampled_from(Rejection),
-    said=st.text(max_size=20),
-    is_final=st.booleans(),
-    kernels=st.none() | st.builds(RegionKernels, *COUNTS, is_as_decided=st.booleans()),
-)
-
-
-@given(OUTCOMES)
-def test_an_outcome_arrives_as_it_was_sent(outcome: Outcome) -> None:
-    sent = json.dumps(msgspec.to_builtins(outcome))
-    assert msgspec.convert(json.loads(sent), Outcome) == outcome

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 import sys
+from pathlib import Path
 
 import torch
-from torch import nn
 from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
@@ -15,20 +15,9 @@ from warmup.keys.gemm import Dim
 from warmup.keys.weight import Padding, padded_sizes
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-class Model(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = nn.Linear(30, 32)
-        self.gate, self.up = nn.Linear(32, 45), nn.Linear(32, 45)
-        self.down = nn.Linear(45, 32)
-        self.embed = nn.Embedding(101, 32)
-        self.head = nn.Linear(32, 101, bias=False)
-        self.head.weight = self.embed.weight
-
-    def forward(self, pixels: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-        x = self.patch(torch.tanh(pixels)) + self.embed(tokens)
-        return self.head(self.down(nn.functional.silu(self.gate(x)) * self.up(x)))
+from padding_models import LanguageModel
 
 
 def main() -> None:
@@ -36,8 +25,8 @@ def main() -> None:
     said = {}
     for name, freezing in (("plain", False), ("frozen", True), ("in part", False)):
         torch.compiler.reset()
-        model = Model().eval()
-        inputs = torch.randn(7, 30), torch.arange(7)
+        model = LanguageModel().eval()
+        inputs = torch.arange(7), torch.randn(7, 30)
         with torch.no_grad(), config.patch(freezing=freezing):
             expected = model(*inputs)
             groups = find_groups(model).groups
@@ -53,7 +42,7 @@ def main() -> None:
             compiled = torch.compile(model, fullgraph=True, dynamic=False)
             found, codes = run_and_get_code(compiled, *inputs)
             with torch.compiler.set_stance("fail_on_recompile"):
-                compiled(inputs[0] + 1, inputs[1])
+                compiled(inputs[0], inputs[1] + 1)
         matrices = re.findall(r"reinterpret_tensor\(arg\d+_1, \((\d+), (\d+)\)", codes[0])
         said[name] = {
             "padded": sum(isinstance(module, PaddedLinear) for module in model.modules()),

@@ -6,8 +6,8 @@
 The first form records the second as it asks, serves it from the table, and records it without
 ``--ranged`` and with the questions left to the end. The program has two processes that compile the
 same linear for 8 rows. The first to start also compiles a linear for 2 to 64 rows (``--ranged``),
-and a sum of long rows, which the stated rule of `build_regions` makes in four parts; two are said to
-be fastest.
+and a sum of long rows, which the stated rule of `build_regions` makes in four parts; two are said
+to be fastest.
 """
 
 from __future__ import annotations

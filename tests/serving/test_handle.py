@@ -66,11 +66,11 @@ def test_a_burst_is_reported_once_when_the_last_compile_has_ended() -> None:
     reports = Reports()
     timer = IdleTimer(reports, SOON_S)
     emitter = Emitter([timer])
-    timer.compile_started()
+    timer.disturb(1)
     assert not reports.arrived.wait(6 * SOON_S)
     for _ in range(20):
         emitter.emit(EventName.HIT)
-    timer.compile_ended()
+    timer.disturb(-1)
     assert reports.arrived.wait(20)
     time.sleep(4 * SOON_S)
     assert reports.count == 1

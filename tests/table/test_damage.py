@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
 from own_processes import run_python
 from sample_tables import make_key, make_row, make_table
 
@@ -239,14 +238,6 @@ def test_another_schema_is_its_own_error() -> None:
             decode(other, PATH)
         error = caught.value
         assert (error.path, error.found, error.known) == (PATH, schema, SCHEMA_VERSION)
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner, max_size=3)
-    ),
-)
 
 
 def test_what_is_no_table_file_is_a_table_error(

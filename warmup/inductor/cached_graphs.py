@@ -69,18 +69,9 @@ class _Count(threading.local):
         self.decisions = self.misses = 0
 
 
+# ``graph``: that to whose mark this thread's decisions are added. Where kernels are deferred, their
+# graph was marked before they are compiled, and is saved afterwards.
 _deferred = threading.local()
-
-
-@contextlib.contextmanager
-def counting_for_graph(graph: Any) -> Iterator[None]:
-    # Add this thread's decisions to the mark of *graph* while the context is open. For a graph
-    # whose kernels were deferred: it was marked before they were compiled, and is saved afterwards.
-    _deferred.graph = graph
-    try:
-        yield
-    finally:
-        _deferred.graph = None
 
 
 class CachedGraphs(Hooks):
@@ -217,11 +208,15 @@ class _DeferredModule:
     def finish(self) -> None:
         """Wait for the kernels and put them into the namespace; decisions count for their graph."""
         entry = self._owner.entry
-        with self._lock, counting_for_graph(None if entry is None else entry.graph):
-            if not self.is_whole:
-                self._wait(self._kernels)
-                self._scope.update(self._kernels)
-                self.is_whole = True
+        with self._lock:
+            _deferred.graph = None if entry is None else entry.graph
+            try:
+                if not self.is_whole:
+                    self._wait(self._kernels)
+                    self._scope.update(self._kernels)
+                    self.is_whole = True
+            finally:
+                _deferred.graph = None
 
 
 @dataclass(slots=True)

@@ -264,10 +264,6 @@ class GemmProblem(ProductProblem):
     reduction: str | None = None
     epilogue: str = NO_EPILOGUE
 
-    @property
-    def without_epilogue(self) -> GemmProblem:
-        return replace(self, epilogue=NO_EPILOGUE)
-
     def at_upper_end(self) -> GemmProblem:
         """Return this problem with its range replaced by the upper end of the range.
 

@@ -61,10 +61,8 @@ class GemmQuestion:
     def offers(self, winner: Winner) -> bool:
         return any(one.winner == winner.choice for one in self.candidates)
 
-    def without(self, banned: Winner | None) -> GemmQuestion:
-        """Return this question without the candidate *banned*, unless that is the library's."""
-        if banned is None or banned == self.library:
-            return self
+    def without(self, banned: Winner) -> GemmQuestion:
+        """Return this question without the candidate *banned*, which is not the library's."""
         kept = tuple(one for one in self.candidates if one.winner != banned.choice)
         return replace(self, candidates=kept)
 
@@ -81,9 +79,7 @@ class CallsQuestion:
     def offers(self, winner: Winner) -> bool:
         return winner in self.calls
 
-    def without(self, banned: Winner | None) -> CallsQuestion:
-        if banned is None or banned == self.library:
-            return self
+    def without(self, banned: Winner) -> CallsQuestion:
         calls = {winner: call for winner, call in self.calls.items() if winner != banned}
         return replace(self, calls=calls)
 
@@ -108,7 +104,7 @@ class SearchQuestion:
         """Return whether *winner* is listed: the hooks can make no kernel of another config."""
         return winner in self.search.listed
 
-    def without(self, banned: Winner | None) -> SearchQuestion:
+    def without(self, banned: Winner) -> SearchQuestion:
         return replace(self, search=self.search.without(banned)) if self.makes_row else self
 
 
@@ -148,9 +144,7 @@ class RegionQuestion:
     def offers(self, winner: Winner) -> bool:
         return winner in self.variants
 
-    def without(self, banned: Winner | None) -> RegionQuestion:
-        if banned is None or banned == self.library:
-            return self
+    def without(self, banned: Winner) -> RegionQuestion:
         variants = tuple(winner for winner in self.variants if winner != banned)
         calls = {winner: call for winner, call in self.calls.items() if winner != banned}
         return replace(self, variants=variants, calls=calls, least={})
@@ -170,10 +164,6 @@ class SmallerSize:
 
     size: int
     question_for: Callable[[Sequence[Winner]], GemmQuestion]
-
-
-def _no_neighbours(_problem: Problem) -> Sequence[Winner]:
-    return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +191,7 @@ class Settings:
     measures: bool = False
     times_kernels: bool = True
     search: Search = Search.DEFAULT
-    neighbours: Callable[[Problem], Sequence[Winner]] = _no_neighbours
+    neighbours: Callable[[Problem], Sequence[Winner]] = lambda _problem: ()
     searched: frozenset[str] = frozenset()
     fixes_reductions: bool = False
     refuses_foreign: bool = False

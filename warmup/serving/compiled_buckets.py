@@ -308,8 +308,11 @@ class PaddedArtifact(BucketArtifact):
             self._dependent = f"padded to {self} {reason}: {', '.join(padded)} cannot be padded"
             return self._serve(*args, **kwargs)
         distance, limit = worst_error(expected, _cut(result, cuts, sizes), self.served.tolerance)
-        if not distance <= limit:
-            limit = max(limit, self._rounding(result, args, kwargs))
+        if not distance <= limit:  # as far as compiling moves it, as a build judges
+            padded_args, padded_kwargs = self._padded(args, kwargs)
+            uncompiled = self.served.model(*padded_args, **padded_kwargs)
+            errors = output_errors(uncompiled, result)
+            limit = max(limit, MOST_TIMES * max(errors, default=0.0))
         if not distance <= limit:
             self._dependent = (
                 f"padded to {self} the output is {distance:.2e} away from the unpadded one "
@@ -319,11 +322,6 @@ class PaddedArtifact(BucketArtifact):
         new = {name: tuple(cut for cut in cuts if cut[2] == name) for name in padded}
         self._cuts = {**known, **new}
         return _cut(result, cuts, sizes)
-
-    def _rounding(self, result: Any, args: Args, kwargs: Kwargs) -> float:
-        padded_args, padded_kwargs = self._padded(args, kwargs)
-        uncompiled = self.served.model(*padded_args, **padded_kwargs)
-        return MOST_TIMES * max(output_errors(uncompiled, result), default=0.0)
 
 
 def _cuts_of(expected: Any, padded: Any, sizes: Sizes, full: Sizes) -> tuple[Cut, ...]:
@@ -366,8 +364,6 @@ def _cut(result: Any, cuts: Sequence[Cut], sizes: Sizes) -> Any:
 class RangeArtifact(BucketArtifact):
     """A dynamic artifact for a whole interval, its kernels chosen for the upper end."""
 
-    _error: ModelError | None = None  # the interval is too wide for one artifact
-
     def _compile(self, args: Args, kwargs: Kwargs) -> tuple[ServingCall, Any]:
         try:
             return super()._compile(args, kwargs)
@@ -375,8 +371,11 @@ class RangeArtifact(BucketArtifact):
             too_wide = range_error(error, str(self))
             if too_wide is None:
                 raise
-            self._error = too_wide
-            self.call = self._refuse
+
+            def refuse(*_args: Any, **_kwargs: Any) -> Any:
+                raise too_wide
+
+            self.call = refuse
             raise too_wide from error
 
     def marked(self, args: Args, kwargs: Kwargs) -> Arguments:
@@ -401,10 +400,6 @@ class RangeArtifact(BucketArtifact):
             f"{'.'.join(map(str, dim.path))}[{dim.dim}]={self.intervals[dim.name]}" for dim in dims
         )
         return own_cache_entries(f"warmup-{','.join(sorted(texts))}")
-
-    def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:
-        assert self._error is not None
-        raise self._error
 
 
 _ARTIFACTS: Final = {ShapePolicy.RANGE: RangeArtifact, ShapePolicy.PAD: PaddedArtifact}

@@ -235,9 +235,7 @@ class Handle(AbstractContextManager["Handle"]):
     _owner: int = field(default_factory=os.getpid)
 
     def __post_init__(self) -> None:
-        self._watch.idle_timer = IdleTimer(
-            partial(self._log_counts, "settled: "), is_wanted=_is_logged
-        )
+        self._watch.idle_timer.report = partial(self._log_counts, "settled: ")
         atexit.register(self._end)
 
     def report(self) -> Report:
@@ -292,8 +290,7 @@ class Handle(AbstractContextManager["Handle"]):
 
     def settle(self) -> None:
         """Log the counts now instead of some seconds later, if there were events since then."""
-        if self._watch.idle_timer is not None:
-            self._watch.idle_timer.report_now()
+        self._watch.idle_timer.report_now()
 
     def outside(self, reason: str, said: str, calls: int) -> None:
         """Emit that no artifact served a call, the *calls*-th such call; nothing once closed.
@@ -368,11 +365,11 @@ class ProcessWatch:
     """What an installed table tells people; a sink, and the observer of compiles.
 
     A notice that the table is bypassed is an event too, also where *is_quiet* keeps it from stderr.
-    ``compiles`` counts the compiles so far. ``idle_timer`` is set with the handle that reports.
+    ``compiles`` counts the compiles so far. ``idle_timer`` gets its report from the handle.
     """
 
     def __init__(self, table: str, emitter: Emitter, on_miss: OnMiss, *, is_quiet: bool) -> None:
-        self.idle_timer: IdleTimer | None = None
+        self.idle_timer = IdleTimer(is_wanted=_is_logged)
         self.needs_freezing: Callable[[Sequence[Linear]], None] | None = None
         self.compiles = 0
         self._table = table
@@ -398,22 +395,19 @@ class ProcessWatch:
             )
         if event.name is EventName.MISSED:
             self._missed(event)
-        if self.idle_timer is not None:
-            self.idle_timer(event)
+        self.idle_timer(event)
 
     def compile_started(self) -> None:
         with self._lock:
             self.compiles += 1
             self._since[threading.get_ident()] = time.monotonic()
-        if self.idle_timer is not None:
-            self.idle_timer.compile_started()
+        self.idle_timer.disturb(1)
 
     def compile_ended(self) -> None:
         with self._lock:
             now = time.monotonic()
             self._ended_s += now - self._since.pop(threading.get_ident(), now)
-        if self.idle_timer is not None:
-            self.idle_timer.compile_ended()
+        self.idle_timer.disturb(-1)
 
     def compile_seconds(self) -> float:
         with self._lock:
@@ -453,8 +447,7 @@ class ProcessWatch:
 
     def close(self, *, is_silent: bool, uncompiled: Iterable[str]) -> None:
         """Say what was seen of a process that asked nothing, unless the reason was said before."""
-        if self.idle_timer is not None:
-            self.idle_timer.close()
+        self.idle_timer.close()
         if is_silent and not self._seen:
             frames = [*uncompiled]
             rest = len(frames) - _SHOWN_FRAMES
@@ -546,19 +539,20 @@ def _repeat_fatal_error() -> None:
 
 
 class IdleTimer:
-    """Calls *report* when the process is idle: once after each burst of compiles and events.
+    """Calls ``report`` when the process is idle: once after each burst of compiles and events.
 
     A daemon thread waits from the first event of a burst to its report, and keeps no process alive.
-    A burst that begins while *is_wanted* is false has none. A forked child reports nothing.
+    A burst that begins without a ``report``, or while *is_wanted* is false, has none. A forked
+    child reports nothing.
     """
 
     def __init__(
         self,
-        report: Callable[[], None],
+        report: Callable[[], None] | None = None,
         after_s: float = IDLE_AFTER_S,
         is_wanted: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._report = report
+        self.report = report
         self._is_wanted = is_wanted
         self._after_s = after_s
         self._changed = threading.Condition()
@@ -570,18 +564,12 @@ class IdleTimer:
     def __call__(self, event: Event) -> None:
         """Wait anew after *event*; an install alone is nothing to report."""
         if event.name is not EventName.INSTALLED:
-            self._disturb(0)
-
-    def compile_started(self) -> None:
-        self._disturb(1)
-
-    def compile_ended(self) -> None:
-        self._disturb(-1)
+            self.disturb(0)
 
     def report_now(self) -> None:
         """Report now what would be reported later; nothing without an event since the last time."""
-        if self._stop_waiting():
-            self._report()
+        if self._stop_waiting() and self.report is not None:
+            self.report()
 
     def close(self) -> None:
         self._is_closed = True
@@ -595,7 +583,8 @@ class IdleTimer:
             self._changed.notify_all()
         return was_waiting
 
-    def _disturb(self, compiles: int) -> None:
+    def disturb(self, compiles: int) -> None:
+        """Wait anew, where so many more *compiles* run than before."""
         if os.getpid() != self._owner:  # the thread stayed with the parent, its lock perhaps taken
             return
         with self._changed:
@@ -603,11 +592,13 @@ class IdleTimer:
             self._deadline = time.monotonic() + self._after_s
             if compiles < 0:
                 self._changed.notify_all()  # the thread waits without a deadline during a compile
-            if not self._is_waiting and not self._is_closed and self._is_wanted():
+            is_new = not self._is_waiting and not self._is_closed and self._is_wanted()
+            if is_new and self.report is not None:
                 self._is_waiting = True
-                threading.Thread(target=self._wait, name="warmup-idle", daemon=True).start()
+                wait = partial(self._wait, self.report)
+                threading.Thread(target=wait, name="warmup-idle", daemon=True).start()
 
-    def _wait(self) -> None:
+    def _wait(self, report: Callable[[], None]) -> None:
         with self._changed:
             while self._is_waiting:
                 left = self._deadline - time.monotonic()
@@ -617,4 +608,4 @@ class IdleTimer:
             else:
                 return
             self._is_waiting = False
-        self._report()
+        report()

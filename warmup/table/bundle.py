@@ -146,30 +146,29 @@ class OpenBundle:
         A BundleError behind the last piece: the member differs from the manifest.
         """
         for name, member in self.manifest.members.items():
-            yield name, self._pieces(name, member)
-
-    def _pieces(self, name: str, member: Member) -> Iterator[bytes]:
-        digest = hashlib.sha256()
-        for piece in _pieces_of(self._archive, name, member.size, self.path):
-            digest.update(piece)
-            yield piece
-        if digest.hexdigest() != member.sha256:
-            raise BundleError(str(self.path), f"{name} is not what the manifest says")
+            yield name, _pieces_of(self._archive, name, member.size, self.path, member.sha256)
 
 
-def _pieces_of(archive: zipfile.ZipFile, name: str, size: int, path: Path) -> Iterator[bytes]:
+def _pieces_of(
+    archive: zipfile.ZipFile, name: str, size: int, path: Path, sha256: str = ""
+) -> Iterator[bytes]:
+    """Yield the content of *name* in pieces; a BundleError: damaged, or larger than *size*."""
+    digest = hashlib.sha256()
     try:
         with archive.open(name) as file:
             while piece := file.read(_PIECE):
                 size -= len(piece)
                 if size < 0:
                     break
+                digest.update(piece)
                 yield piece
     except _DAMAGED as error:
         said = printable(first_line(error))[:_SHOWN]
         raise BundleError(str(path), f"{name} is damaged ({said})") from error
     if size < 0:
         raise BundleError(str(path), f"{name} is larger than it may be")
+    if sha256 and digest.hexdigest() != sha256:
+        raise BundleError(str(path), f"{name} is not what the manifest says")
 
 
 @contextlib.contextmanager

@@ -137,7 +137,14 @@ class Journal:
     def _lines_of(self, entries: Iterable[Entry]) -> tuple[bytes, hashlib._Hash]:
         checksum, lines = self._sum.copy(), b""
         for entry in entries:
-            payload = _spelled(entry)
+            origin = entry.provenance
+            json = EntryJson(
+                digest=entry.digest,
+                provenance=None if origin is None else provenance_json(origin, ""),
+                removed=entry.removed,
+                rows=row_sections(entry.rows),
+            )
+            payload = msgspec.json.encode(json)
             self._decode(payload)
             checksum.update(payload)
             digits = checksum.hexdigest()[:_CHECKSUM_DIGITS]
@@ -205,17 +212,6 @@ def entries_for(
             "restore that table, or remove the journal, whose rows are lost then",
         )
     return later
-
-
-def _spelled(entry: Entry) -> bytes:
-    origin = entry.provenance
-    json = EntryJson(
-        digest=entry.digest,
-        provenance=None if origin is None else provenance_json(origin, ""),
-        removed=entry.removed,
-        rows=row_sections(entry.rows),
-    )
-    return msgspec.json.encode(json)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -78,10 +78,6 @@ class QuestionMeasurer(Protocol):
         """End the processes that were started to measure; closing twice is fine."""
 
 
-def _never(_key: str) -> bool:
-    return False
-
-
 @dataclass
 class Lookup:
     """The rows of a table, with a policy for misses and for uncovered measurements.
@@ -106,7 +102,7 @@ class Lookup:
     tuner: QuestionMeasurer | None = None
     on_tuned: Callable[[Tuned], None] | None = None
     search: Search = Search.DEFAULT
-    retunes: Callable[[str], bool] = _never
+    retunes: Callable[[str], bool] = lambda _key: False
     excused: Collection[str] = ()
     searches: frozenset[str] = frozenset()
     settles: bool = False
@@ -166,8 +162,9 @@ class Lookup:
         if isinstance(question, GemmQuestion) and question.region is not None:
             question = replace(question, known=self._trusted_winners())
         row = self.rows.get(key)
-        banned = None if row is None or row.untrusted is None else row.winner
-        tuned = self.tuner.measure(question.without(banned))
+        if row is not None and row.untrusted is not None and row.winner != question.library:
+            question = question.without(row.winner)
+        tuned = self.tuner.measure(question)
         if tuned is not None and question.makes_row:
             self._keep(tuned)
         return None if tuned is None else tuned.row.winner

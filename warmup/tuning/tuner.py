@@ -24,7 +24,7 @@ from warmup.core.events import logger
 from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Method, OptionValue, Rejection, Search, SearchCounts, Winner
 from warmup.core.trial import LiveSearch, Outcome, TimedCall, Trial, Tuned
-from warmup.keys.gemm import GemmProblem
+from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import (
     CallsQuestion,
     GemmQuestion,
@@ -228,7 +228,7 @@ class BareTrials:
         is no row, and a later layer or bucket tries again.
         """
         live, count = question.live, len(question.candidates)
-        problem = question.problem if live else question.problem.without_epilogue
+        problem = question.problem if live else replace(question.problem, epilogue=NO_EPILOGUE)
         winners = tuple(one.winner for one in question.candidates)
         tried = problem, question.size, winners, (bars_library, only_screens)
         if (known := self._results.get(tried)) is not None:
