@@ -152,7 +152,6 @@ class OpenBundle:
 def _pieces_of(
     archive: zipfile.ZipFile, name: str, size: int, path: Path, sha256: str = ""
 ) -> Iterator[bytes]:
-    """Yield the content of *name* in pieces; a BundleError: damaged, or larger than *size*."""
     digest = hashlib.sha256()
     try:
         with archive.open(name) as file:
