@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,10 +16,6 @@ pytestmark = pytest.mark.long
 
 Done = subprocess.CompletedProcess[str]
 Doctor = Callable[..., Done]
-
-NOBODY = ("--reuid", "1000770000", "--regid", "0", "--clear-groups")
-# Python, and what is tested, may be where other users cannot look: let this one read, not write.
-READING = ("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search")
 
 
 @pytest.fixture
@@ -39,17 +34,6 @@ def doctor(root: Path) -> Doctor:
         )
 
     return run
-
-
-@pytest.fixture
-def nobody() -> tuple[str, ...]:
-    """The words that run a command as a user without a name; skips where that cannot be."""
-    setpriv = shutil.which("setpriv")
-    if setpriv is not None:
-        before = (setpriv, *NOBODY, *READING)
-        if subprocess.run([*before, "true"], check=False, capture_output=True).returncode == 0:
-            return before
-    pytest.skip("cannot run as another user here")
 
 
 def found_in(done: Done) -> dict[str, dict[str, Any]]:
@@ -74,15 +58,13 @@ def test_this_machine_is_examined_and_left_as_it_was(doctor: Doctor, tmp_path: P
     )
 
 
-def test_a_cache_folder_of_another_user_fails(
-    doctor: Doctor, nobody: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_a_cache_folder_that_cannot_be_made_fails(doctor: Doctor) -> None:
     """A folder that cannot be written is named, with the variable that moves it."""
     pytest.importorskip("torch")
-    done = doctor("--device", "cpu", "--json", before=nobody, TORCHINDUCTOR_CACHE_DIR=str(tmp_path))
+    done = doctor("--device", "cpu", "--json", TORCHINDUCTOR_CACHE_DIR="/proc/cache")
     found = found_in(done)
     assert (found["cache folder"]["state"], found["device"]["state"]) == ("fail", "warn")
-    assert found["cache folder"]["said"] == f"{tmp_path}: Permission denied"
+    assert found["cache folder"]["said"] == "/proc/cache: No such file or directory"
 
 
 def test_a_cache_folder_on_a_noexec_mount_fails(doctor: Doctor, tmp_path: Path) -> None:

@@ -14,10 +14,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from torch._inductor.codecache import CacheBase
-
-from warmup.core.device import ASSUMED_DEVICES
-from warmup.inductor.guards import Artifact, AssumedGpu, Guard
+from warmup.inductor.guards import Artifact, Guard
 
 PROGRAM = "cuda_guards.py"
 COMPARES_SYMBOLS = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 11)
@@ -80,12 +77,3 @@ def test_guards_end_exactly() -> None:
 def test_an_artifact_serves_where_every_guard_holds() -> None:
     artifact = Artifact(0, 16, (make(lambda size: size > 2), make(lambda size: size < 20)))
     assert [size for size in (2, 3, 19, 20) if artifact.serves(size)] == [3, 19]
-
-
-def test_what_torch_caches_of_an_assumed_gpu_is_forgotten() -> None:
-    """The system that names inductor's cache entries has no trace of the H100 afterwards."""
-    before = CacheBase.get_system()
-    with AssumedGpu(ASSUMED_DEVICES["h100"])._reported():
-        assumed = CacheBase.get_system()
-    assert assumed != before
-    assert CacheBase.get_system() == before

@@ -366,10 +366,8 @@ def fill(case: Case) -> dict[str, list[dict[str, Any]]]:
 
 
 def select_first(case: Case) -> dict[str, Any]:
-    """Return among how many choices inductor selects, and the constants of the first one.
-
-    Inductor measures the choices unless there is one; here the first is taken.
-    """
+    # Return among how many choices inductor selects, and the constants of the first one. Inductor
+    # measures the choices unless there is one; here the first is taken.
     counts: list[int] = []
     cache = select_algorithm.AlgorithmSelectorCache
     select = cache.__call__

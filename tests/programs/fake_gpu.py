@@ -106,11 +106,9 @@ def spell(config: Any) -> str:
 def pretend_launches(
     time_us: Callable[[Mapping[str, int]], float], refuses: Callable[[str], bool]
 ) -> Work:
-    """Load, launch and time generated kernels on nothing; return the log, which goes on growing.
-
-    *time_us* states the time of a config. A config that *refuses* says true of does not load, as
-    one that needs more than the device has.
-    """
+    # Load, launch and time generated kernels on nothing; return the log, which goes on growing.
+    # *time_us* states the time of a config. A config that *refuses* says true of does not load, as
+    # one that needs more than the device has.
     from torch._dynamo import device_interface
     from torch._inductor.runtime import triton_heuristics
     from torch._inductor.runtime.triton_compat import OutOfResources

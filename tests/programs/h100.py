@@ -158,10 +158,8 @@ def serve(
     tag: str = "test",
     **words: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    """Return what *make* returns under a table of *rows*, and the error of warmup's, and events.
-
-    *mode* is what happens without a row, or ``tune`` to ask *tuner*; *words* go to the `Lookup`.
-    """
+    # Return what *make* returns under a table of *rows*, and the error of warmup's, and events.
+    # *mode* is what happens without a row, or ``tune`` to ask *tuner*; *words* go to the `Lookup`.
     events: list[Event] = []
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},

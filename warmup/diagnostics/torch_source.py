@@ -93,7 +93,7 @@ def read_torch(path: Path) -> TorchReport:
         other = stack.enter_context(_opened(path))
         installed = importlib.util.find_spec("torch")
         here: _Sources | None = None
-        if installed and installed.origin and installed.submodule_search_locations:
+        if installed and installed.origin and installed.submodule_search_locations is not None:
             here = stack.enter_context(_opened(Path(installed.origin).parent))
         supported = True
         try:
