@@ -60,7 +60,7 @@ def report(*cells: Cell, **changes: Any) -> BenchReport:
         peaks=PEAKS,
         cells=cells,
         table="ab" * 32,
-        hits={"mm": 2},
+        table_hits={"mm": 2},
     )
     return replace(made, **changes)
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from sample_tables import make_runtime
 
 from warmup.bench.compare import (
     BucketTime,
+    CompareProgress,
     Comparison,
-    FirstOutput,
     How,
     Origin,
+    Race,
     Result,
     Start,
     Variant,
@@ -48,22 +53,15 @@ def cells(
 
 def result(name: str, *by_bucket: Sequence[float], **changes: object) -> Result:
     how = How(name) if name in set(How) else How.DEFAULT
-    output: FirstOutput = {
+    start: Start = {
         "process_seconds": 12.5,
         "call_seconds": 3.25,
-        "phases": {"aot": 1.25, "measuring": 2.0},
-        "benchmarks": 4,
+        "phases": {"import": 3.5, "load": 1.5, "install": 1.0, "aot": 1.25, "measuring": 2.0},
+        "benchmarks": 8,
         "hits": 2,
         "misses": 1,
-        "peak_bytes": 2**20,
-    }
-    start: Start = {
-        **output,
-        "phases_before": {"import": 3.5, "load": 1.5, "install": 1.0},
-        "outputs": (output, output),
-        "benchmarks": 8,
-        "sites": {"launch": 8},
         "miss_reasons": {},
+        "peak_bytes": 2**20,
     }
     fields: dict[str, object] = {
         "variant": Variant(name, how, "m.py:M"),
@@ -224,6 +222,22 @@ def test_the_text_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     for word in ("NVIDIA H200", "torch 2.13.0", "0123456789abcdef", "2026-01-02", "8 rounds"):
         assert word in head
     assert list(sentences(found))[1:] == ["  default: the baseline", "note: a remark"]
+
+
+def test_every_variant_may_be_as_far_from_eager_as_default_mode() -> None:
+    """One and a half times default's error, at least the tolerance, at most ten of them."""
+    for default, limit in ((0.025, 0.0375), (0.001, 0.02), (0.21, 0.02)):
+        race = Race(Path(), Path(), {}, 1.0, CompareProgress(), contextlib.ExitStack())
+        entrants: list[Any] = [
+            SimpleNamespace(
+                failure=None, variant=SimpleNamespace(name=name), errors=[(error, 0.02)]
+            )
+            for name, error in {"eager": 0.0, "default": default, "table": 0.0235}.items()
+        ]
+        race.entrants = entrants
+        race.allow_rounding()
+        own = [each.errors[0][1] for each in entrants]
+        assert own == [pytest.approx(limit)] * 3, default
 
 
 def test_variants_are_parsed() -> None:

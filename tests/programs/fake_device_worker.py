@@ -1,9 +1,7 @@
 """A worker of a device that measures nothing: it answers with stored rows, or fails as it is told.
 
 It speaks the protocol of `warmup.tuning.device_worker`. Its first argument is a JSON object: the
-text of a table with the rows that it answers with, and by key how it fails. ``seconds`` is the time
-that each problem takes, and ``log`` a file to which each problem that is begun adds a line: the
-process ID and the key.
+text of a table with the rows that it answers with, and by key how it fails.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -51,11 +48,7 @@ def main() -> None:
             if fault == "memory":
                 send(lost="ran out of memory: CUDA out of memory")
                 return
-            if "log" in CASE:
-                with Path(CASE["log"]).open("a") as log:
-                    log.write(f"{os.getpid()} {key}\n")
             fail(fault, send)
-            time.sleep(CASE.get("seconds", 0.0))
             finished = ProblemResults(
                 timings=(Tuned(key, table.rows[key], ()),),
                 stages={BuildStage.COMPILING: 1.5},
@@ -69,8 +62,6 @@ def fail(fault: str | None, send: Any) -> None:
     if fault == "kill":
         sys.stderr.write("about to die\n")
         os.kill(os.getpid(), signal.SIGKILL)
-    if fault == "exit":
-        sys.exit(7)
     if fault == "hang":
         time.sleep(600)
     if fault == "damage":

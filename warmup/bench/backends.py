@@ -6,6 +6,7 @@ Eager, inductor's backends and the table's are those of every layer; `layers` ha
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import importlib.metadata
 import inspect
 import math
@@ -26,7 +27,6 @@ from warmup.bench.cells import (
     BenchRequest,
     Cell,
     Pass,
-    provenance,
     reason_of,
 )
 from warmup.bench.layers import (
@@ -44,6 +44,7 @@ from warmup.bench.layers import (
 from warmup.core.errors import BuildError, OutputMismatchError, SettingsError
 from warmup.core.files import make_folder, temporary_folder
 from warmup.core.rows import L2, SEED, Launch, OptionValue
+from warmup.core.text import __version__
 from warmup.core.trial import Samples
 from warmup.inductor import connect
 from warmup.inductor.caches import empty_caches, with_own_code
@@ -67,9 +68,6 @@ from warmup.tuning.build import BuildOptions
 from warmup.tuning.model import build_model
 
 DTYPES: Final = ("bf16", "f16", "f32")
-NO_WEIGHTS: Final = (
-    "on a CPU a table has rows for products with constant weights, and the layer has no weights"
-)
 _ASKED: Final = ("benchmark", "dtype", "launch", "l2", "rounds")  # of a request, and a report
 _POISONED: Final = 4  # blocks of a size: an allocator may hold several that are free
 _MODULE_NAME: Final = "warmup_bench_model"
@@ -413,16 +411,17 @@ def bench(
 ) -> BenchReport:
     """Return the times of *request* or why none; *say* gets lines, *keep* the report so far."""
     choose(request.dtype, DTYPES, "--dtype")
-    connect()
+    inductor = connect()
     device = resolve_device(request.device)
     check_compiler(device)
+    runtime = inductor.runtime(str(device))
     request = replace(request, device=str(device))
     places = list(_places(request))
     layers = list({layer.name: layer for layer, _ in places}.values())
     names = _backends_of(request, layers)
     absent = {name: reason for name in names if (reason := _missing(name, request))}
     if request.is_cpu and TABLE in names and not any(layer.weights for layer in layers):
-        absent[TABLE] = NO_WEIGHTS
+        absent[TABLE] = "on a CPU a table has rows for constant weights, and the layer has none"
     usable = tuple(name for name in names if name not in absent)
     cells: list[Cell] = []
     with contextlib.ExitStack() as stack:
@@ -431,14 +430,18 @@ def bench(
         else:
             make_folder(folder := request.out, "--out")
         # Else torch gives up compiling a function that it compiled too often, and runs it as it is.
-        limit = "fail_on_recompile_limit_hit"
-        stack.callback(setattr, torch.compiler.config, limit, getattr(torch.compiler.config, limit))
-        torch.compiler.config.fail_on_recompile_limit_hit = True
+        config: Any = torch.compiler.config
+        stack.enter_context(config.patch(fail_on_recompile_limit_hit=True))
         served = LayerTable(request, folder / f"bench-{request.benchmark}-table.json")
         served.table = None if request.table is None else read(request.table)
         report = BenchReport(
             **{each: getattr(request, each) for each in _ASKED},
-            provenance=provenance(device),
+            provenance={
+                **{name: getattr(runtime, name) for name in ("torch", "triton", "cuda", "driver")},
+                "device": runtime.device.name,
+                "warmup": __version__,
+                "date": dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            },
             backends=names,
             missing=absent,
             versions={name: _version(name) for name in LIBRARIES if name in usable},
@@ -454,7 +457,8 @@ def bench(
                 served.build(layer, shape)
             cells += _cells_at(request, layer, shape, served, usable)
             digest = digest_of(served.table) if served.hits and served.table else None
-            report = replace(report, cells=tuple(cells), table=digest, hits=dict(served.hits))
+            hits = dict(served.hits)
+            report = replace(report, cells=tuple(cells), table=digest, table_hits=hits)
             keep(report)
     return report
 

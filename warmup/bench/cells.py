@@ -6,7 +6,6 @@ A cell is one backend in one pass of one layer at one shape: its times, or the r
 
 from __future__ import annotations
 
-import datetime as dt
 import io
 import json
 import math
@@ -22,11 +21,9 @@ from warmup.core.errors import SettingsError, warmup_error_in
 from warmup.core.files import make_folder, write_output
 from warmup.core.roofline import Peaks, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import L2, Launch
-from warmup.core.text import __version__
 from warmup.core.trial import Samples, busy_sentence, geomean, interval_of, ratios_by_round
 
 if TYPE_CHECKING:
-    import torch
     from matplotlib.figure import Figure
 
 EAGER: Final = "eager"
@@ -229,7 +226,7 @@ class BenchReport:
 
     ``missing`` says why backends could not be used at all, ``versions`` are those of the libraries
     in use, ``titles`` the names of layers and of their sizes, ``table`` is the digest of the table
-    that was served, and ``hits`` says how many decisions it answered by layer.
+    that was served, and ``table_hits`` says how many decisions it answered by layer.
     """
 
     benchmark: str
@@ -246,7 +243,7 @@ class BenchReport:
     peaks: Peaks | None
     cells: tuple[Cell, ...]
     table: str | None = None
-    hits: Mapping[str, int] = field(default_factory=dict)
+    table_hits: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def layers(self) -> tuple[str, ...]:
@@ -341,10 +338,8 @@ class BenchReport:
 
 def document(report: BenchReport) -> dict[str, Any]:
     """Return all of *report* as JSON values, its rates and speed-ups too; times in microseconds."""
-    own = {each.name: getattr(report, each.name) for each in fields(report)}
     return {
-        **{name: value for name, value in own.items() if name != "hits"},
-        "table_hits": dict(report.hits),
+        **{each.name: getattr(report, each.name) for each in fields(report)},
         "peaks": None if report.peaks is None else asdict(report.peaks),
         "cells": [_cell(report, cell) for cell in report.cells],
         "table_over_best": [
@@ -419,20 +414,10 @@ def _bar(report: BenchReport, cell: Cell | None) -> Bar | None:
     return rate * median / high, rate, rate * median / low
 
 
-def provenance(device: torch.device) -> dict[str, str | None]:
-    from warmup.inductor import connect  # loads torch
-
-    runtime = connect().runtime(str(device))
-    date = dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    versions = {name: getattr(runtime, name) for name in ("torch", "triton", "cuda", "driver")}
-    return {"device": runtime.device.name, **versions, "warmup": __version__, "date": date}
-
-
 def reason_of(error: BaseException) -> str:
-    """Return the first line with text of *error*, or of the warmup error that torch wrapped."""
+    """Return the text of *error*, or of the warmup error that torch wrapped, in one short line."""
     own = warmup_error_in(error)
-    first = str(error if own is None else own).strip().partition("\n")[0]
-    text = f"{type(error).__name__}: {first}" if own is None else first
+    text = f"{type(error).__name__}: {error}" if own is None else str(own)
     return " ".join(text.split())[:_REASON_LENGTH]
 
 

@@ -27,10 +27,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self, TypedDict
 
-from warmup.bench.cells import Bar, Chart
+from warmup.bench.cells import Bar, Chart, reason_of
 from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.device import CallCost, Runtime, compare_runtimes
-from warmup.core.errors import MissReason, ModelError, SettingsError, warmup_error_in
+from warmup.core.errors import MissReason, ModelError, SettingsError
 from warmup.core.files import make_folder, temporary_folder
 from warmup.core.processes import Child, ChildError, answering, in_turn
 from warmup.core.rows import L2, SEED, Launch
@@ -105,12 +105,12 @@ class CompareRequest:
     freezing: bool | None = None
 
 
-class FirstOutput(TypedDict):
-    """The first call of a bucket, until its outputs are computed, as JSON values.
+class Start(TypedDict):
+    """The start of a variant, until the first outputs of all buckets are computed, as JSON values.
 
-    ``process_seconds`` run from the start of the process, ``call_seconds`` are those of the call,
-    by ``phases``. Counts are of this call, hits and misses None without a table. ``peak_bytes`` is
-    the peak memory of the process so far: allocated on a GPU, resident on a CPU.
+    ``process_seconds`` run from the start of the process, ``call_seconds`` are those of the first
+    calls; ``phases`` have all. Hits and misses are None without a table. ``peak_bytes`` is the peak
+    memory of the process: allocated on a GPU, resident on a CPU.
     """
 
     process_seconds: float
@@ -119,20 +119,8 @@ class FirstOutput(TypedDict):
     benchmarks: int
     hits: int | None
     misses: int | None
-    peak_bytes: int
-
-
-class Start(FirstOutput):
-    """The start of a variant: ``outputs`` are the first outputs of all buckets, in order.
-
-    Counts and ``call_seconds`` are their sums. ``phases_before`` are those before the first call.
-    ``sites`` counts benchmarks by the site in inductor that ran them.
-    """
-
-    phases_before: Mapping[str, float]
-    outputs: Sequence[FirstOutput]
-    sites: Mapping[str, int]
     miss_reasons: Mapping[str, int]
+    peak_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -448,7 +436,6 @@ def _ratio(value: float, by_round: Sequence[float]) -> Ratio:
 # The race: the processes of the variants, and what each is asked.
 
 _CHILD: Final = ("-m", "warmup.bench.variant_process")
-_ANSWER_LENGTH: Final = 300
 _TIMES: Final = ("device", "wall", "host")
 
 Answer = Mapping[str, Any]
@@ -464,6 +451,11 @@ def race(request: CompareRequest, progress: CompareProgress | None = None) -> Se
             f"give {FEWEST_ROUNDS} or more",
         )
     variants, table, runtime, device = _entries(request)
+    remarks: list[str] = []
+    if table is not None:
+        differences = compare_runtimes(table.table.provenance.runtime, runtime)
+        ends = {each: ": every row is a miss" if each.is_hard else "" for each in differences}
+        remarks = [*table.remarks, *(f"{each}{end}" for each, end in ends.items())]
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(temporary_folder("warmup-"))
         logs = scratch if request.out is None else Path(request.out)
@@ -504,8 +496,8 @@ def race(request: CompareRequest, progress: CompareProgress | None = None) -> Se
                 digest=None if table is None else digest_of(table.table),
             )
             own = tuple(each.result(has_log=request.out is not None) for each in running.entrants)
-            found = dict.fromkeys((*_remarks(table, runtime), *running.remarks, *running.idle()))
-            reports.append(Comparison(origin, buckets, own, tuple(found)))
+            said = dict.fromkeys((*remarks, *running.remarks, *running.idle()))
+            reports.append(Comparison(origin, buckets, own, tuple(said)))
     return tuple(reports)
 
 
@@ -539,14 +531,6 @@ def _entries(request: CompareRequest) -> tuple[Sequence[Variant], FoundTable | N
                 "build it with --pad-weights, or leave that variant out",
             )
     return variants, table, runtime, str(device)
-
-
-def _remarks(table: FoundTable | None, here: Runtime) -> Iterator[str]:
-    if table is None:
-        return
-    yield from table.remarks
-    for mismatch in compare_runtimes(table.table.provenance.runtime, here):
-        yield f"{mismatch}{': every row is a miss' if mismatch.is_hard else ''}"
 
 
 class Remote(Child):
@@ -745,9 +729,7 @@ def serve(handlers: Mapping[str, Callable[..., Answer]]) -> None:
                 answer = handlers[request.pop("do")](**request)
             except Exception as error:  # noqa: BLE001  the user's model may raise anything
                 traceback.print_exc()
-                own = warmup_error_in(error)
-                message = str(own) if own is not None else f"{type(error).__name__}: {error}"
-                answer = {"failed": " ".join(message.split())[:_ANSWER_LENGTH]}
+                answer = {"failed": reason_of(error)}
             sys.stdout.flush()
             sys.stderr.flush()
             send(answer)

@@ -148,7 +148,6 @@ def profile_trace(trace: Trace, table: Table | None) -> Profile:
     clock = round(statistics.median(clocks)) if clocks else None
     peaks = None if measured is None else _at_clock(measured, clock)
     counts = Counter(mark.name for mark in trace.iterations)
-    digest = None if table is None else digest_of(table)
     recorded = trace.plan.device if trace.plan is not None else ""
     return Profile(
         device=", ".join(trace.devices) or recorded or ("cpu" if trace.is_cpu else "unknown"),
@@ -159,10 +158,10 @@ def profile_trace(trace: Trace, table: Table | None) -> Profile:
         ),
         peaks=peaks,
         clock_mhz=clock,
-        table=digest,
+        table=None if table is None else digest_of(table),
         outside_us=sum(e.event.us for e in events) - sum(e.event.us for e in inside),
         skipped=trace.skipped,
-        assumptions=(*_assumptions(trace, peaks, clock, digest), *_unfrozen(events, table)),
+        assumptions=tuple(_assumptions(trace, peaks, clock, events, table)),
     )
 
 
@@ -178,7 +177,11 @@ def _at_clock(peaks: Peaks, clock_mhz: int | None) -> Peaks:
 
 
 def _assumptions(
-    trace: Trace, peaks: Peaks | None, clock: int | None, digest: str | None
+    trace: Trace,
+    peaks: Peaks | None,
+    clock: int | None,
+    events: Sequence[Attributed],
+    table: Table | None,
 ) -> Iterator[str]:
     if not trace.iterations:
         yield "no marks of iterations in the trace: taken for one call of the model"
@@ -188,12 +191,9 @@ def _assumptions(
         yield "the clock is not in the trace: peaks are at the clock of their measurement"
     if trace.plan is None:
         yield "no plan of the kernels in the trace: rows are found by shapes and names"
-    elif digest is not None and trace.plan.table != digest:
+    elif table is not None and trace.plan.table != (digest := digest_of(table)):
         served = "no table" if trace.plan.table is None else f"the table {trace.plan.table[:16]}"
         yield f"the trace was recorded from {served}, not from {digest[:16]}"
-
-
-def _unfrozen(events: Sequence[Attributed], table: Table | None) -> Iterator[str]:
     frozen = [key for key in table.rows if " b=packed " in key] if table is not None else []
     ran = {key for each in events for key in each.keys}
     if frozen and ran.isdisjoint(frozen):
@@ -294,9 +294,6 @@ def row_us(row: Row) -> tuple[float, bool]:
     return (found.time_us, True) if found.kernels == 1 else (found.bare_us, False)
 
 
-_Sides = tuple[Sequence[KernelLine], Sequence[KernelLine]]  # of the trace before, and after
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelDifference:
     """One decision or kernel in two traces: the median microseconds of an iteration.
@@ -334,8 +331,7 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
         if bucket.bucket not in others:
             continue
         sides = bucket.lines, others[bucket.bucket]
-        subjects: dict[str, tuple[list[KernelLine], list[KernelLine]]]
-        subjects = defaultdict(lambda: ([], []))
+        subjects = defaultdict[str, tuple[list[KernelLine], ...]](lambda: ([], []))
         for turn, lines in enumerate(sides):
             for line in lines:
                 subject = matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
@@ -346,9 +342,13 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
     return tuple(found)
 
 
-def _difference(bucket: str | None, subject: str | None, sides: _Sides) -> KernelDifference:
+def _difference(
+    bucket: str | None, subject: str | None, sides: tuple[Sequence[KernelLine], ...]
+) -> KernelDifference:
     before, after = (tuple(dict.fromkeys(line.name for line in side)) for side in sides)
-    first, second = map(_samples, sides)
+    times = ([line.per_iteration for line in side] for side in sides)
+    columns = (map(sum, itertools.zip_longest(*each, fillvalue=0.0)) for each in times)
+    first, second = (Samples(each) if (each := tuple(own)) else None for own in columns)
     interval = None
     if first and second and len(first.times_us) > 1 and len(second.times_us) > 1:
         (low_a, high_a), (low_b, high_b) = first.interval, second.interval
@@ -363,8 +363,3 @@ def _difference(bucket: str | None, subject: str | None, sides: _Sides) -> Kerne
         after_us=after_us,
         interval=interval,
     )
-
-
-def _samples(lines: Sequence[KernelLine]) -> Samples | None:
-    columns = itertools.zip_longest(*(line.per_iteration for line in lines), fillvalue=0.0)
-    return Samples(tuple(map(sum, columns))) if lines else None

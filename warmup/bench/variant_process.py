@@ -12,7 +12,6 @@ import gc
 import hashlib
 import itertools
 import resource
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from warmup.bench.compare import Answer, FirstOutput, How, Start, serve
+from warmup.bench.compare import Answer, How, Start, serve
 from warmup.core.buckets import Bucket, parse_inputs
 from warmup.core.errors import ModelError
-from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of, phases_from
+from warmup.core.phases import DECIMALS, Phase, PhaseClock, added, document_of
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import L2, Launch
 from warmup.measuring.clock import Batch, batch_of, wall_us
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
 CompiledCall = Callable[..., Any]
 
-_MODE_OF: Final = {How.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 _LIMIT_PER_BUCKET: Final = 8  # torch's default limit of graphs of a function
 _KIB: Final = 1024
 _OUTPUTS: Final = "output-{}.pt"
@@ -72,11 +70,9 @@ class VariantProcess:
 
     def __init__(self) -> None:
         self._open = contextlib.ExitStack()  # never closed: the process ends with it open
-        self._device = torch.device("cpu")
-        self._module = nn.Module()
+        self._device, self._module = torch.device("cpu"), nn.Module()
         self._served: CompiledCall = self._module
         self._inputs: list[Inputs] = []
-        self._assumptions: list[str] = []
         self._batches: list[Batch] = []
         self._benchmarks: Counter[str] = Counter()
         self._handle: Handle | None = None
@@ -89,29 +85,36 @@ class VariantProcess:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         with clock.phase(Phase.LOAD):
-            self._load(given)
+            buckets = [Bucket(tuple((name, size) for name, size in own)) for own in given.buckets]
+            placed = place_model(
+                *(given.model, parse_inputs(given.inputs), buckets, self._device, given.dtype),
+                seed=given.seed,
+            )
+            self._module, self._inputs = placed.module, [placed.inputs(each) for each in buckets]
         self._compile(given, clock)
         before = clock.take()
-        outputs = [self._first_output(i, given.spawned, clock) for i in range(len(self._inputs))]
-        benchmarks, hits, misses = self._counts()
-        report = None if self._handle is None else self._handle.report()
-        phases = [before, *(phases_from(output["phases"]) for output in outputs)]
+        for inputs in self._inputs:
+            with clock.phase(Phase.FIRST_CALLS), naming_dtypes(self._module, inputs):
+                self._call(inputs)
+                if self._device.type == "cuda":
+                    torch.cuda.synchronize(self._device)
+        calls, report = clock.take(), None if self._handle is None else self._handle.report()
         start = Start(
-            process_seconds=outputs[-1]["process_seconds"],
-            call_seconds=round(sum(output["call_seconds"] for output in outputs), DECIMALS),
-            phases=document_of(added(phases)),
-            phases_before=document_of(before),
-            benchmarks=benchmarks,
-            sites=dict(self._benchmarks if report is None else report.uncovered),
-            hits=hits,
-            misses=misses,
+            process_seconds=round(sum(before.values()) + sum(calls.values()), DECIMALS),
+            call_seconds=round(sum(calls.values()), DECIMALS),
+            phases=document_of(added((before, calls))),
+            benchmarks=(self._benchmarks if report is None else Counter(report.uncovered)).total(),
+            hits=None if report is None else sum(report.hits.values()),
+            misses=None if report is None else sum(report.misses.values()),
             miss_reasons={} if report is None else dict(report.miss_reasons),
-            peak_bytes=outputs[-1]["peak_bytes"],
-            outputs=outputs,
+            peak_bytes=int(torch.cuda.max_memory_allocated(self._device))
+            if self._device.type == "cuda"
+            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
         )
         prepared = None if self._handle is None else self._handle.prepared
         remarks = [] if prepared is None else str(prepared).splitlines()[:1]
-        about = {"dtype": self._dtype(), "assumptions": self._assumptions}
+        assumptions = list(map(str, placed.resolved.assumptions))
+        about = {"dtype": self._dtype(), "assumptions": assumptions}
         return {"start": start, "remarks": remarks, **about}
 
     def agree(self, folder: str, keep: bool) -> Answer:  # noqa: FBT001  a field of the request
@@ -160,13 +163,6 @@ class VariantProcess:
         times = {"device_us": device_us, "host_us": enqueued, "wall_us": ready}
         return {name: round(time_us, 3) for name, time_us in times.items()}
 
-    def _load(self, case: Case) -> None:
-        buckets = [Bucket(tuple((name, size) for name, size in sizes)) for sizes in case.buckets]
-        specs = parse_inputs(case.inputs)
-        model = place_model(case.model, specs, buckets, self._device, case.dtype, seed=case.seed)
-        self._assumptions = [str(assumption) for assumption in model.resolved.assumptions]
-        self._module, self._inputs = model.module, [model.inputs(bucket) for bucket in buckets]
-
     def _dtype(self) -> str:
         inputs = tensors_of([(given.args, given.kwargs) for given in self._inputs])
         tensors = itertools.chain(self._module.parameters(), inputs)
@@ -205,38 +201,8 @@ class VariantProcess:
         # Each bucket is a graph; past the limit torch would run the model uncompiled and only warn.
         torch.compiler.config.recompile_limit = _LIMIT_PER_BUCKET * len(self._inputs)
         torch.compiler.config.fail_on_recompile_limit_hit = True
-        self._served = compile_model(self._module, _MODE_OF.get(how))
-
-    def _counts(self) -> tuple[int, int | None, int | None]:
-        if self._handle is None:
-            return self._benchmarks.total(), None, None
-        report = self._handle.report()
-        counters = (report.uncovered, report.hits, report.misses)
-        benchmarks, hits, misses = (sum(counter.values()) for counter in counters)
-        return benchmarks, hits, misses
-
-    def _first_output(self, number: int, spawned: float, clock: PhaseClock) -> FirstOutput:
-        before = self._counts()
-        with clock.phase(Phase.FIRST_CALLS), naming_dtypes(self._module, self._inputs[number]):
-            self._call(self._inputs[number])
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
-        done, phases = time.monotonic(), document_of(clock.take())
-        benchmarks, hits, misses = (
-            None if a is None or b is None else a - b
-            for a, b in zip(self._counts(), before, strict=True)
-        )
-        return FirstOutput(
-            process_seconds=round(done - spawned, DECIMALS),
-            call_seconds=round(sum(phases.values()), DECIMALS),
-            phases=phases,
-            benchmarks=benchmarks or 0,
-            hits=hits,
-            misses=misses,
-            peak_bytes=int(torch.cuda.max_memory_allocated(self._device))
-            if self._device.type == "cuda"
-            else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB,
-        )
+        mode = "max-autotune-no-cudagraphs" if how is How.MAX_AUTOTUNE else None
+        self._served = compile_model(self._module, mode)
 
     def _call(self, inputs: Inputs) -> Any:
         return self._served(*inputs.args, **inputs.kwargs)

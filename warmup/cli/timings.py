@@ -14,7 +14,6 @@ import typer
 
 from warmup.bench.attribution import Known, Reason
 from warmup.bench.compare import (
-    BucketTime,
     CompareRequest,
     Comparison,
     chart_of_comparison,
@@ -165,7 +164,7 @@ def spell_bench(report: BenchReport) -> Iterator[str]:
     if report.peaks is not None:
         yield spell_peaks(report.peaks, [report.dtype] if report.is_arithmetic else ())
     if report.table is not None:
-        hits = ", ".join(f"{layer} {count}" for layer, count in report.hits.items())
+        hits = ", ".join(f"{layer} {count}" for layer, count in report.table_hits.items())
         yield from fold(f"table {report.table[:16]}: hits {hits}, 0 misses; forward only", indent=2)
     for backend, version in report.versions.items():
         yield f"{backend}: version {version}"
@@ -271,10 +270,17 @@ def compare(
 def spell_comparison(report: Comparison) -> Iterator[str]:
     """Yield where the comparison ran, verdicts, latencies and starts, with -v their phases."""
     yield from heading(report)
-    phases = _phases(report) if is_verbose() else ["seconds by phase of the starts: -v"]
-    for lines in (sentences(report), _latencies(report), _starts(report), phases):
+    for lines in (sentences(report), _latencies(report), _starts(report)):
         yield ""
         yield from lines
+    yield ""
+    if not is_verbose():
+        yield "seconds by phase of the starts: -v"
+        return
+    yield f"what the starts were made of, in seconds ({PHASES_PAGE}):"
+    for result in report.results:
+        if result.start is not None:
+            yield from spell_phases(result.variant.name, phases_from(result.start["phases"]))
 
 
 def heading(report: Comparison) -> Iterator[str]:
@@ -349,34 +355,20 @@ def _starts(report: Comparison) -> Iterator[str]:
     for result in report.results:
         if (start := result.start) is not None:
             counts = (start["benchmarks"], start["hits"], start["misses"])
+            wrong = [f"{cell.error:.1e}!" for cell in result.cells if not cell.agrees]
+            largest = max((cell.error for cell in result.cells), default=None)
+            error = ABSENT if largest is None else (*wrong, f"{largest:.1e}")[0]
             rows.append(
                 [
                     result.variant.name,
                     f"{start['process_seconds']:.1f}",
                     f"{start['call_seconds']:.1f}",
                     *(ABSENT if count is None else str(count) for count in counts),
-                    f"{start['peak_bytes'] / MIB:.0f}",
-                    _spell_error(result.cells),
+                    *(f"{start['peak_bytes'] / MIB:.0f}", error),
                 ]
             )
     head = ("start of", "all s", "calls s", "benchmarks", "hits", "misses", "peak MiB", "error")
     return grid(head, rows, texts=1, gap=1)
-
-
-def _spell_error(cells: Sequence[BucketTime]) -> str:
-    """Return the largest error of the buckets; with ! that of the first out of tolerance."""
-    if not cells:
-        return ABSENT
-    wrong = [cell for cell in cells if not cell.agrees]
-    largest = wrong[0] if wrong else max(cells, key=lambda cell: cell.error)
-    return f"{largest.error:.1e}{'!' if wrong else ''}"
-
-
-def _phases(report: Comparison) -> Iterator[str]:
-    yield f"what the starts were made of, in seconds ({PHASES_PAGE}):"
-    for result in report.results:
-        if result.start is not None:
-            yield from spell_phases(result.variant.name, phases_from(result.start["phases"]))
 
 
 PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints

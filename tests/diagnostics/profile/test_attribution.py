@@ -216,57 +216,26 @@ def test_products_of_other_sizes_are_not_the_same_row(tmp_path: Path) -> None:
 
 def test_work_by_hand() -> None:
     """Operations and bytes are those counted by hand; the output argument is not read."""
-    for name, dims, concrete, flops, moved in (
+    one, heads = "[1, 1]", [1, 256, 4, 64]
+    of_heads = 2 * 4 * 128 * 256 * (64 + 64), 4 * 64 * (128 + 256 + 256) + 4 * 128 * 64
+    scales = [[32], [4, 8], [4], []]  # of each row, and of each column of each group
+    for name, dims, concrete, flops, items in (
+        ("addmm", [[4], [8, 16], [16, 4], [], [], [8, 4]], [], 1024, 4 + 128 + 64 + 32),
+        # Columns of b in groups; the sum in groups, with a result for each.
+        ("_grouped_mm", [[4, 32, 16], [16, 8], [4], []], [], 8192, 64 * 32 + 16 * 8 + 32 * 8),
+        ("_grouped_mm", [[32, 16], [16, 8], [4], []], [], 8192, 32 * 16 + 16 * 8 + 4 * 32 * 8),
+        ("_scaled_grouped_mm", [[32, 16], [4, 16, 8], *scales], [], 8192, 1024 + 64 + 32 * 8),
         (
-            "aten::addmm",
-            [[4], [8, 16], [16, 4], [], [], [8, 4]],
-            ["", "", "", "1", "1", ""],
-            2 * 8 * 16 * 4,
-            2 * (4 + 128 + 64 + 32),
+            *("cudnn_convolution", [[1, 2, 8, 8], [6, 2, 3, 3]], ["", "", one, one, one, "1"]),
+            *(2 * 6 * 64 * 2 * 9, 128 + 108 + 6 * 64),
         ),
-        (
-            "aten::_grouped_mm",  # columns of b in groups
-            [[4, 32, 16], [16, 8], [4], [], []],
-            ["", "", "", "", ""],
-            2 * 32 * 16 * 8,
-            2 * (4 * 32 * 16 + 16 * 8 + 32 * 8),
-        ),
-        (
-            "aten::_grouped_mm",  # the sum in groups: a result for each
-            [[32, 16], [16, 8], [4], [], []],
-            ["", "", "", "", ""],
-            2 * 32 * 16 * 8,
-            2 * (32 * 16 + 16 * 8 + 4 * 32 * 8),
-        ),
-        (
-            "aten::_scaled_grouped_mm",  # a scale of each row, and of each column of each group
-            [[32, 16], [4, 16, 8], [32], [4, 8], [4], [], [], []],
-            ["", "", "", "", "", "", "", ""],
-            2 * 32 * 16 * 8,
-            2 * (32 * 16 + 4 * 16 * 8 + 32 + 4 * 8 + 32 * 8),
-        ),
-        (
-            "aten::cudnn_convolution",
-            [[1, 2, 8, 8], [6, 2, 3, 3]],
-            ["", "", "[1, 1]", "[1, 1]", "[1, 1]", "1"],
-            2 * 6 * 64 * 2 * 9,
-            2 * (128 + 108 + 6 * 64),
-        ),
-        (
-            "aten::_flash_attention_forward",
-            [[1, 128, 4, 64], [1, 256, 4, 64], [1, 256, 4, 64]],
-            ["", "", ""],
-            2 * 4 * 128 * 256 * (64 + 64),
-            2 * (4 * 64 * (128 + 256 + 256) + 4 * 128 * 64),
-        ),
+        ("_flash_attention_forward", [[1, 128, 4, 64], heads, heads], [], *of_heads),
     ):
         types = ["c10::BFloat16" if sizes else "Scalar" for sizes in dims]
-        operator = HostOperator(
-            name, {"Input Dims": dims, "Input type": types, "Concrete Inputs": concrete}
-        )
-        work = work_of_operator(operator)
+        given = {"Input Dims": dims, "Input type": types, "Concrete Inputs": concrete}
+        work = work_of_operator(HostOperator(f"aten::{name}", given))
         assert work is not None, name
-        assert (work.dtype, work.flops, work.moved) == ("bf16", flops, moved), name
+        assert (work.dtype, work.flops, work.moved) == ("bf16", flops, 2 * items), name
     assert work_of_operator(HostOperator("aten::mm", {})) is None
 
 
