@@ -33,16 +33,12 @@ COMPOSE = DEPLOY / "docker/compose.yaml"
 DOCKERFILE = DEPLOY / "docker/Dockerfile"
 UNIT = DEPLOY / "systemd/warmup-serve.service"
 PAGES = [
-    ROOT / "docs/how-to" / name
+    ROOT / f"docs/how-to/{name}.md"
     for name in (
-        "add-to-an-existing-server.md",
-        "bake-into-a-docker-image.md",
-        "deploy-on-kubernetes.md",
-        "run-under-systemd.md",
-        "vllm-and-sglang.md",
+        *("add-to-an-existing-server", "bake-into-a-docker-image", "deploy-on-kubernetes"),
+        *("run-under-systemd", "vllm-and-sglang"),
     )
 ]
-OLDEST_KUBERNETES = "1.29"
 
 
 def documents(paths: list[Path]) -> list[dict[str, Any]]:
@@ -50,14 +46,9 @@ def documents(paths: list[Path]) -> list[dict[str, Any]]:
     return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
-def of_kind(kind: str, paths: list[Path] = MANIFESTS) -> dict[str, Any]:
-    (found,) = [document for document in documents(paths) if document["kind"] == kind]
-    return found
-
-
 def pod_of(kind: str, paths: list[Path] = MANIFESTS) -> dict[str, Any]:
-    pod: dict[str, Any] = of_kind(kind, paths)["spec"]["template"]["spec"]
-    return pod
+    (pod,) = (one["spec"]["template"]["spec"] for one in documents(paths) if one["kind"] == kind)
+    return pod  # type: ignore[no-any-return]
 
 
 def containers(*pods: dict[str, Any]) -> list[dict[str, Any]]:
@@ -74,11 +65,8 @@ def image() -> list[dict[str, Any]]:
     return [entry for entry in parser.structure if entry["instruction"] != "COMMENT"]
 
 
-# Kubernetes
-
-
 def test_every_manifest_follows_the_schema_of_its_kind() -> None:
-    for version in (OLDEST_KUBERNETES, latest_version()):
+    for version in ("1.29", latest_version()):  # the oldest that is supported, and the newest
         for resource in documents([*MANIFESTS, *VLLM_MANIFESTS]):
             validate(resource, version, strict=True)
 
@@ -118,12 +106,6 @@ def test_init_container_and_server_share_one_cache_and_one_table() -> None:
         assert f"{mount['mountPath']}/table.json" in container["command"]
 
 
-# Kubernetes, with vLLM
-
-
-# Docker
-
-
 def test_the_image_is_pinned_and_runs_as_a_numeric_user_in_exec_form() -> None:
     """`runAsNonRoot` can judge the user, and signals reach `warmup run`.
 
@@ -146,9 +128,6 @@ def test_compose_follows_the_compose_specification() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-# systemd
-
-
 def unit_entries() -> dict[str, list[str]]:
     """Return the unit's settings: name to all its values, continued lines joined."""
     text = UNIT.read_text(encoding="utf-8").replace("\\\n", " ")
@@ -169,9 +148,6 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     words = ["systemd-analyze", "verify", "--man=no", str(unit)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, [x for x in done.stderr.splitlines() if unit.name in x]) == (0, [])
-
-
-# Commands
 
 
 def warmup_words(line: str) -> Iterator[list[str]]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import PROGRAMS, answer_of, python_in, warmup_in
+from own_processes import PROGRAMS, answer_of, python_in
 
 PROGRAM = str(PROGRAMS / "follow_advice.py")
 pytestmark = pytest.mark.nightly
@@ -16,7 +14,7 @@ Built = tuple[Path, dict[str, Any]]
 
 
 def test_advice_that_is_followed_ends_the_miss(net: Built, tmp_path: Path) -> None:
-    """Settings are named with both values; a build of the program ends what they cannot."""
+    """Settings are named with both values."""
     found = answer_of(python_in(tmp_path, PROGRAM, str(net[0])).stdout)
     words = {
         "precision": "precision of float32 matmuls is bf16, the build's was ieee",
@@ -30,8 +28,3 @@ def test_advice_that_is_followed_ends_the_miss(net: Built, tmp_path: Path) -> No
         assert text in result["advised"], case
         assert "build this bucket" not in result["advised"], case
         assert (result["before"] > 0, result["after"], result["hits"] > 0) == (True, 0, True), case
-    shutil.copy(net[0], tmp_path / "own.json")
-    program = (PROGRAM, "own.json")
-    warmup_in(tmp_path, "build", "--out", "own.json", "--", sys.executable, *program, "fallback")
-    served = answer_of(python_in(tmp_path, *program, "strict").stdout)
-    assert served == {"autocast": [1], "rows": [1], "precision": [1]}

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import environment, warmup_in
+from own_processes import warmup_in
 
 pytestmark = pytest.mark.long
 
@@ -83,25 +81,3 @@ def test_matmuls_are_timed_on_every_backend(tmp_path: Path) -> None:
     ]
     assert all(one["tflops"] > 0 and one["relative_l2_error"] < 1e-5 for one in found["cells"])
     assert (found["table_hits"], found["launch"], found["l2"]) == ({"mm": 1}, "eager", "warm")
-
-
-def test_what_is_measured_is_kept_when_it_is_ended(tmp_path: Path) -> None:
-    """SIGTERM while the second shape is measured: the document has the first, the code is 143."""
-    words = ("layers", "softmax", "--backends", "compiled", "--shapes", "16x64,32x64")
-    with subprocess.Popen(
-        [sys.executable, "-m", "warmup", "bench", *words, *SMALL],
-        env={**environment(), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")},
-        stderr=subprocess.PIPE,
-        cwd=tmp_path,
-        text=True,
-    ) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("2/2"):
-                process.terminate()
-                break
-        said = process.stderr.read()
-    found = json.loads((tmp_path / "out" / "bench-layers.json").read_text(encoding="utf-8"))
-    assert process.returncode == 143
-    assert "interrupted: finished shapes are printed, and in out" in said
-    assert {one["shape"] for one in found["cells"]} == {"16x64"}

@@ -1,11 +1,9 @@
 """Serves the plain script's model with another setting than its table's, then as advised.
 
     python follow_advice.py TABLE
-    python follow_advice.py TABLE ON_MISS
 
 Prints a JSON object: for each case the misses with the other setting, the advice, and the misses
-after it was followed. With ON_MISS, the cases that a build of this program ends are served, and the
-object has their hits and misses.
+after it was followed.
 """
 
 from __future__ import annotations
@@ -27,17 +25,13 @@ from plain_script import Net
 
 import warmup
 
-TABLE, *ON_MISS = sys.argv[1:]
 
-
-def serve(
-    *, rows: int = 8, autocast: bool = False, dynamic: bool = False, **how: Any
-) -> warmup.Report:
+def serve(*, autocast: bool = False, dynamic: bool = False) -> warmup.Report:
     torch.compiler.reset()
     torch.manual_seed(0)
-    with warmup.install(TABLE, freezing=True, **how) as handle:
+    with warmup.install(sys.argv[1], freezing=True) as handle:
         cast = torch.autocast("cpu", torch.bfloat16) if autocast else contextlib.nullcontext()
-        x = torch.ones(rows, 32)
+        x = torch.ones(8, 32)
         if dynamic:
             torch._dynamo.mark_dynamic(x, 0)
         with torch.no_grad(), cast:
@@ -62,16 +56,6 @@ def named(pattern: str, advised: str) -> str:
 
 def main() -> None:
     os.environ["WARMUP_ALLOW_MISMATCH"] = "1"
-    if ON_MISS:
-        found = {
-            "autocast": serve(on_miss=ON_MISS[0], autocast=True),
-            "rows": serve(on_miss=ON_MISS[0], rows=16),
-        }
-        torch.set_float32_matmul_precision("medium")
-        found["precision"] = serve(on_miss=ON_MISS[0])
-        counts = {name: [sum(one.hits.values()), *one.misses] for name, one in found.items()}
-        json.dump(counts, sys.stdout)
-        return
     cases = {"autocast": result(serve(autocast=True)), "dynamic": result(serve(dynamic=True))}
     torch.set_float32_matmul_precision("medium")
     precision = r'set_float32_matmul_precision\("([a-z]+)"\)'

@@ -431,8 +431,6 @@ def _has_config(row: Row, given: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """An operand as the profiler recorded it."""
-
     sizes: Shape
     dtype: str
 

@@ -268,7 +268,6 @@ def compare(
 
 
 def spell_comparison(report: Comparison) -> Iterator[str]:
-    """Yield where the comparison ran, verdicts, latencies and starts, with -v their phases."""
     yield from heading(report)
     for lines in (sentences(report), _latencies(report), _starts(report)):
         yield ""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import codecs
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final, Literal, TypeVar
+from typing import Annotated, BinaryIO, Final, Literal
 
 import msgspec
 
@@ -19,7 +19,6 @@ from warmup.core.buckets import MAX_SIZE
 from warmup.core.errors import SettingsError
 
 MAX_SUGGESTED: Final = 64
-_Entry = TypeVar("_Entry")
 _Partition = tuple[tuple[int, ...], int]  # the ends of intervals, and their cost
 
 
@@ -186,15 +185,13 @@ def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[in
     # header ``size`` or ``size,count``. A missing count is 1, counts of a size add up, and blank
     # lines and counts of 0 are left out. Memory is bounded. A SettingsError names the line.
     if isinstance(source, Mapping):
-        pairs = ((f"{pair[0]}: {pair[1]}", pair) for pair in source.items())
-        read = partial(msgspec.convert, type=_Observed)
-        entries = ((place, {"size": size, "count": count}) for place, (size, count) in pairs)
-        return _add_up(entries, read, "the histogram", f"sizes are 1 to {MAX_SIZE}")
+        entries = ((f"{n}: {count}", {"size": n, "count": count}) for n, count in source.items())
+        return _add_up(entries, "the histogram", f"sizes are 1 to {MAX_SIZE}")
     if not isinstance(source, (str, Path)):
-        return _add_up(_lines(source), _of_line, "--histogram standard input", _LINES)
+        return _add_up(_lines(source), "--histogram standard input", _LINES)
     try:
         with Path(source).open("rb") as stream:
-            return _add_up(_lines(stream), _of_line, f"--histogram {source}", _LINES)
+            return _add_up(_lines(stream), f"--histogram {source}", _LINES)
     except OSError as error:
         raise SettingsError(
             f"--histogram {source}: {error.strerror}", "name a readable file, or - for stdin"
@@ -202,12 +199,15 @@ def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[in
 
 
 def _add_up(
-    pairs: Iterable[tuple[str, _Entry]], read: Callable[[_Entry], _Observed], name: str, advice: str
+    pairs: Iterable[tuple[str, bytes | dict[str, int]]], name: str, advice: str
 ) -> dict[int, int]:
     counts: dict[int, int] = {}
     for place, entry in pairs:
         try:
-            observed = read(entry)
+            if isinstance(entry, bytes):
+                observed = _of_line(entry)
+            else:
+                observed = msgspec.convert(entry, _Observed)
         except ValueError as error:
             problem = "not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
             raise SettingsError(f"{name}, {place}: {problem}", advice) from error

@@ -8,7 +8,6 @@ This process holds the queue and the table, and needs no device itself. Each dev
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import statistics
@@ -107,7 +106,6 @@ class ProblemTask:
 
 
 def to_message(record: object) -> Message:
-    """Return *record* as JSON values."""
     message: Message = msgspec.to_builtins(record, enc_hook=str)  # torch's version is no plain str
     return message
 
@@ -217,7 +215,6 @@ class LocalRunner:
                 self._child.end()
 
     def close(self) -> None:
-        """End the process and close the pipes to it."""
         self.stop()
         self._kill()
 
@@ -368,19 +365,16 @@ class SharedBuild:
         self.note(device, problems=self._share(device).problems + len(keys))
 
     def leave_out(self, device: str, reason: str) -> None:
-        """Record that *device* takes no further problem, for *reason*."""
         self.note(device, left_out=reason)
         self.observer.said(f"{device} is left out: {reason}")
 
     def note(self, device: str, **changes: Any) -> None:
-        """Change the share of *device* in the report."""
         self.shares[device] = replace(self._share(device), **changes)
 
     def _share(self, device: str) -> DeviceShare:
         return self.shares.get(device, DeviceShare(name=device, problems=0))
 
     def report(self) -> BuildReport:
-        """Return the report of the build, which has ended."""
         path, progress = self.request.path, self.progress
         timings = () if progress is None else progress.measured
         tuned, together = {one.key for one in timings}, joined(self.results)
@@ -435,58 +429,6 @@ def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
         for name, time_us in control_us.items()
         if abs(time_us / middle_us - 1) > band
     }
-
-
-class ProblemQueue:
-    """The keys that wait, in order; a key whose worker was lost waits in front, for another device.
-
-    ``total`` is their number at first; ``failed`` has, by key, why it is not tuned: how its workers
-    were lost, or that it still waited when `time.monotonic` reached *deadline*.
-    """
-
-    def __init__(self, keys: Iterable[str], deadline: float = math.inf) -> None:
-        self._waiting = list(keys)
-        self.total = len(self._waiting)
-        self._deadline = deadline
-        self._lost: dict[str, list[tuple[str, str]]] = {}
-        self.failed: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def take(self, device: str, others: Collection[str]) -> str | None:
-        """Return the next key for *device*; None where every waiting key is for one of *others*.
-
-        A device gets a key that it lost only when none of *others*, the devices in use beside it,
-        is left to take it. At the deadline all that waits fails.
-        """
-        if self._waiting and time.monotonic() >= self._deadline:
-            self.fail_rest(NOT_BEGUN)
-        for index, key in enumerate(self._waiting):
-            lost_by = {name for name, _ in self._lost.get(key, ())}
-            if device not in lost_by or not set(others) - lost_by - {device}:
-                return self._waiting.pop(index)
-        return None
-
-    def lose(self, key: str, device: str, reason: str) -> bool:
-        """Record that the worker on *device* was lost with *key*; return whether it waits again."""
-        losses = self._lost.setdefault(key, [])
-        losses.append((device, reason))
-        if len(losses) < MOST_LOSSES:
-            self._waiting.insert(0, key)
-            return True
-        self.failed[key] = "; then ".join(_said(losses))
-        return False
-
-    def fail_rest(self, reason: str) -> None:
-        """Give up every key that waits, for *reason*."""
-        for key in self._waiting:
-            self.failed[key] = "; ".join([reason, *_said(self._lost.get(key, ()))])
-        self._waiting.clear()
-
-
-def _said(losses: Iterable[tuple[str, str]]) -> list[str]:
-    return [f"the worker on {name} {why}" for name, why in losses]
 
 
 def start_workers(
@@ -554,22 +496,25 @@ def _named(name: str, remarks: Iterable[str]) -> tuple[str, ...]:
 class Dispatch:
     """Gives each worker problem after problem, and a lost problem to another device.
 
-    ``gone`` has, by the name of a worker, why it was given up.
+    ``waiting`` are the keys to tune, in order; a key whose worker was lost waits in front, for
+    another device. ``gone`` has, by the name of a worker, why it was given up.
     """
 
     build: SharedBuild
     progress: Progress
-    queue: ProblemQueue
+    waiting: list[str]
+    total: int
     gone: dict[str, str] = field(default_factory=dict)
     _sent: dict[str, dict[str, Row]] = field(default_factory=dict)
+    _losses: dict[str, list[tuple[str, str]]] = field(default_factory=dict)  # by key
     _lost: Counter[str] = field(default_factory=Counter)  # problems of each worker
     _in_a_row: Counter[str] = field(default_factory=Counter)
 
     def run(self, runners: Sequence[LocalRunner], pool: ThreadPoolExecutor) -> None:
-        """Run every problem of the queue on *runners*, which have started.
+        """Run every problem on *runners*, which have started.
 
-        *pool* has a thread for each. Problems that no worker was left for are in ``queue.failed``.
-        Where the table cannot be written, the error leaves calls under way.
+        *pool* has a thread for each. The build's ``failed`` has the problems that no worker was
+        left for. Where the table cannot be written, the error leaves calls under way.
         """
         idle = list(runners)
         # Calls under way; without a key the worker starts again.
@@ -580,17 +525,16 @@ class Dispatch:
                 if (key := self._take(runner, in_use)) is not None:
                     idle.remove(runner)
                     under_way[pool.submit(runner.run, self._task_for(runner, key))] = runner, key
-            is_needed = len(self.queue) > 0 or any(key for _, key in under_way.values())
+            is_needed = self.waiting or any(key for _, key in under_way.values())
             if not under_way or not is_needed:  # a worker may start again, for nothing
                 break
             for call in wait(under_way, return_when=FIRST_COMPLETED).done:
                 runner, key = under_way.pop(call)
                 if self._has_ended_well(runner, key, call):
                     idle.append(runner)
-                elif runner.name not in self.gone and len(self.queue):
+                elif runner.name not in self.gone and self.waiting:
                     under_way[pool.submit(runner.start)] = runner, None
-        if len(self.queue):
-            self.queue.fail_rest("no device is left")
+        self._fail_rest("no device is left")
 
     def _has_ended_well(self, runner: LocalRunner, key: str | None, call: Future[Any]) -> bool:
         try:
@@ -606,15 +550,30 @@ class Dispatch:
         return True
 
     def _take(self, runner: LocalRunner, in_use: Sequence[LocalRunner]) -> str | None:
-        others = {each.device for each in in_use if each is not runner}
-        return self.queue.take(runner.device, others)
+        # A device gets a key that it lost only when no other device in use is left to take it.
+        if time.monotonic() >= self.build.deadline:
+            self._fail_rest(NOT_BEGUN)
+        devices = {each.device for each in in_use}
+        for index, key in enumerate(self.waiting):
+            lost_by = {device for device, _ in self._losses.get(key, ())}
+            if runner.device not in lost_by or devices <= lost_by:
+                return self.waiting.pop(index)
+        return None
+
+    def _fail_rest(self, reason: str) -> None:
+        for key in self.waiting:
+            self.build.failed[key] = "; ".join([reason, *self._said(key)])
+        self.waiting.clear()
+
+    def _said(self, key: str) -> list[str]:
+        return [f"the worker on {device} {why}" for device, why in self._losses.get(key, ())]
 
     def _task_for(self, runner: LocalRunner, key: str) -> ProblemTask:
         sent, rows = self._sent.setdefault(runner.name, {}), self.progress.rows
         rows.get(key)  # an earlier table's row is taken when it is looked up
         fresh = {name: row for name, row in rows.items() if sent.get(name) is not row}
         sent.update(fresh)
-        self.build.observer.problem_given(key, runner.device, self.queue.total)
+        self.build.observer.problem_given(key, runner.device, self.total)
         return ProblemTask(key=key, rows=fresh, is_again=key in self.progress.revisit.keys)
 
     def _finish(self, runner: LocalRunner, key: str, results: ProblemResults) -> None:
@@ -630,8 +589,12 @@ class Dispatch:
         )
 
     def _lose(self, runner: LocalRunner, key: str, reason: str) -> None:
-        name = runner.name
-        goes_on = self.queue.lose(key, runner.device, reason)
+        name, losses = runner.name, self._losses.setdefault(key, [])
+        losses.append((runner.device, reason))
+        if goes_on := len(losses) < MOST_LOSSES:
+            self.waiting.insert(0, key)
+        else:
+            self.build.failed[key] = "; then ".join(self._said(key))
         self._lost[name] += 1
         self._in_a_row[name] += 1
         self._sent.pop(name, None)
@@ -702,11 +665,10 @@ def tune_with(runners: Sequence[LocalRunner], build: SharedBuild) -> BuildReport
             stack.callback(runner.stop)
         workers, origin = start_workers(runners, pool, build)
         progress = stack.enter_context(build.open(origin))
-        queue = ProblemQueue(build.split(progress.rows), build.deadline)
+        keys = build.split(progress.rows)
         progress.flush()
-        dispatch = Dispatch(build=build, progress=progress, queue=queue)
+        dispatch = Dispatch(build=build, progress=progress, waiting=keys, total=len(keys))
         dispatch.run(workers, pool)
-        build.failed = queue.failed
         for device, reason in _without_worker(workers, dispatch.gone).items():
             build.leave_out(device, reason)
     return build.report()
