@@ -53,6 +53,8 @@ def test_the_planted_row_is_named_and_an_unchanged_table_kept(
     (row,) = done.drifted
     assert (row.key, row.time_us, row.rival_us) == (key, 20.0, 10.0)
     assert (row.rival, done.verdict, done.lost) == (str(table.rows[key].winner), "rebuild", 0.5)
+    failing = replace(row, time_us=None, rival=None)
+    assert (failing.has_drifted, replace(done, timed=[failing]).verdict) == (True, "rebuild")
     done = verify(table, "100%", device="cpu", limit_s=0.0)
     assert (done.timed, done.left, done.verdict) == ([], len(table.rows), "unknown")
 

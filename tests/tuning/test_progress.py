@@ -93,6 +93,8 @@ def test_only_unstable_rows_are_measured_again(progress: Progress) -> None:
     wrong = _with(make_row(), library_us=None, rejected=((Rejection.WRONG, 1),), flags=())
     table = make_table({make_key(1): refused, make_key(2): wrong})
     assert revisit_for(table, DEFAULT, RETRY).retried == {make_key(1)}
+    progress.revisit = revisit_for(table, DEFAULT, BuildOptions(retry=(make_key(1),)))
+    assert [progress.must_retune(make_key(m)) for m in (1, 2, 3)] == [True, False, False]
 
 
 def test_better_evidence_replaces_the_row_and_noisier_does_not(make_progress: Make) -> None:

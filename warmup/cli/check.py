@@ -326,7 +326,8 @@ def _spell_verified(verified: Verification) -> Iterator[str]:
         yield f"drifted   {row.key}"
         now = "fails now" if row.time_us is None else f"{digits(row.time_us)} us"
         recorded = f"recorded {digits(row.recorded_us)} us"
-        yield f"          {row.winner} {now} ({recorded}), {row.rival} {digits(row.rival_us)} us"
+        rival = "" if row.rival is None else f", {row.rival} {digits(row.rival_us)} us"
+        yield f"          {row.winner} {now} ({recorded}){rival}"
     if verified.pace is not None:
         why = "; all alike: the device's clock, not the winners" if verified.is_other_clock else ""
         clocks = verified.clocks_mhz

@@ -53,7 +53,7 @@ _CONSTANTS: Final[Mapping[str, KwargValue]] = {"True": True, "False": False, "No
 class VerifiedRow:
     """A row that was timed again: its winner now and as recorded, and a ``rival`` that is faster.
 
-    A row without a rival has not drifted. ``time_us`` is None where the winner fails now.
+    ``time_us`` is None where the winner fails now.
     """
 
     key: str
@@ -62,6 +62,10 @@ class VerifiedRow:
     recorded_us: float
     rival: str | None = None
     rival_us: float | None = None
+
+    @property
+    def has_drifted(self) -> bool:
+        return self.rival is not None or self.time_us is None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,7 @@ class Verification:
 
     @property
     def drifted(self) -> Sequence[VerifiedRow]:
-        return [row for row in self.timed if row.rival is not None]
+        return [row for row in self.timed if row.has_drifted]
 
     @property
     def lost(self) -> float:
@@ -244,8 +248,8 @@ class _ContenderTimer:
         for _ in range(_MOST_TRIALS):
             self.tuner.bare.forget()
             timed = self._time(replace(question, smaller_sizes=()))
-            drifts += timed is not None and timed.rival is not None
-            if timed is not None and (timed.rival is None or drifts == _CONFIRMED):
+            drifts += timed is not None and timed.has_drifted
+            if timed is not None and (not timed.has_drifted or drifts == _CONFIRMED):
                 self.timed = timed
                 break
         raise BuildError("the contenders were timed: nothing else of the module is compiled")
