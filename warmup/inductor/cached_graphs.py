@@ -6,13 +6,16 @@ and of misses in its compile. A graph with another tag, or none, is foreign: its
 this table's choices. Inductor's cache keys contain the tag (options.py), but an engine that keeps
 compiled graphs under keys of its own, or loads them by path, meets foreign graphs. They are
 refused: inductor's cache then reports a miss, and inductor compiles again; a load by path, which
-has nothing to fall back to, raises `ForeignGraphError`.
+has nothing to fall back to, raises `ForeignGraphError`. The Python source that
+``torch.compiler.precompile`` writes (torch 2.15) ends with a comment that has the same mark.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import re
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -52,6 +55,7 @@ class _Mark(NamedTuple):
 
 
 _NO_MARK: Final = _Mark(None, "", 0, 0)
+_SOURCE_MARK: Final = re.compile(r"\n# compiled under (\S+): (\d+) decisions, (\d+) misses\n\Z")
 
 
 def _mark_of(graph: Any) -> _Mark:
@@ -64,6 +68,7 @@ class _Count(threading.local):
     is_compiling = False
     decisions = 0
     misses = 0
+    last = _NO_MARK  # of the graph that was compiled or loaded last
 
     def clear(self) -> None:
         self.decisions = self.misses = 0
@@ -93,6 +98,9 @@ class CachedGraphs(Hooks):
         patches.hook(FxGraphCache, "cache_hit_post_compile", self._cache_hit_post_compile)
         patches.hook(FxGraphCache, "_lookup_graph", self._lookup_graph)
         patches.hook(CompiledFxGraph, "post_compile", self._post_compile)
+        if precompile := sys.modules.get("torch._precompile"):  # imported by torch that has it
+            patches.hook(precompile, "_build_python_source", self._write_source)
+            patches.hook(precompile, "_read_artifact", self._read_source)
 
     def measure(self, question: Question) -> Winner | None:
         if question.makes_row:
@@ -128,6 +136,7 @@ class CachedGraphs(Hooks):
                 decisions, misses = count.decisions + lost, count.misses + lost
                 mark = _Mark(self._tag, self._owner, decisions, misses)
                 setattr(graph, _GRAPH_MARK, tuple(mark))
+                count.last = mark
             return graph
         finally:
             count.is_compiling = outer
@@ -157,7 +166,7 @@ class CachedGraphs(Hooks):
             return None, {"cache_status_detailed": "guard_miss"}  # inductor compiles anew
 
     def _post_compile(self, original: Function, graph: Any, *args: Any, **kwargs: Any) -> Any:
-        mark = _mark_of(graph)
+        mark = self._count.last = _mark_of(graph)
         if self._active and mark.owner != self._owner:
             self._count.clear()
             if mark.tag == self._tag:
@@ -165,6 +174,24 @@ class CachedGraphs(Hooks):
             else:
                 self._answers.emit(ForeignGraph(mark.tag, self._tag))
         return original(graph, *args, **kwargs)
+
+    def _write_source(self, original: Function, *args: Any, **kwargs: Any) -> str:
+        source: str = original(*args, **kwargs)
+        mark, self._count.last = self._count.last, _NO_MARK
+        if not self._active or mark.tag != self._tag:
+            return source
+        counts = f"{mark.decisions} decisions, {mark.misses} misses"
+        return f"{source}\n# compiled under {mark.tag}: {counts}\n"
+
+    def _read_source(self, original: Function, *args: Any, **kwargs: Any) -> tuple[str, bytes]:
+        source, cache = original(*args, **kwargs)
+        if self._active:
+            mark = _SOURCE_MARK.search(source)
+            if mark is not None and mark[1] == self._tag:
+                self._answers.emit(GraphLoaded(int(mark[2]), int(mark[3])))
+            else:
+                self._answers.emit(ForeignGraph(mark and mark[1], self._tag))
+        return source, cache
 
 
 _deferring = threading.RLock()
