@@ -75,11 +75,15 @@ def check(
     bundle: options.Bundle = None,
     freezing: options.Freezing = None,
     fail_on: Annotated[
-        Literal["unstable", "variant"] | None,
-        typer.Option(
-            help="unstable, variant: code 11 for a row that is unstable, or not invariant."
-        ),
+        Literal["unstable"] | None,
+        typer.Option(help="unstable: end with code 11 if a row is unstable."),
     ] = None,
+    invariant: Annotated[
+        bool,
+        typer.Option(
+            "--invariant", help="End with code 11 unless a row has the same bits in all buckets."
+        ),
+    ] = False,
     verify: Annotated[
         str | None,
         typer.Option(
@@ -131,8 +135,9 @@ def check(
     if verify is not None and run.report.state is Readiness.READY:
         run.verify(verify, model.device, timeout)
     if fail_on is not None:
-        is_variant, report = fail_on == "variant", run.report
-        run.report = report.with_variant_rows if is_variant else report.without_unstable_rows
+        run.report = run.report.without_unstable_rows
+    if invariant:
+        run.report = run.report.with_variant_rows
     run.finish()
     raise typer.Exit(run.report.state.exit_code)
 
