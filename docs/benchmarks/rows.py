@@ -6,21 +6,24 @@
 Each start is a fresh process with empty caches: under a table, strictly, or max-autotune without
 any. Inputs of all buckets are the heads of those of the largest, along every dim that differs, and
 so outputs are compared with the heads of its outputs: along the batch, or along the tokens of a
-causal model. Calls are timed as replays of CUDA graphs with --record. The exit code is 1 where a
-value differs under a table that is invariant, 3 where a start failed.
+causal model. Calls are timed as replays of CUDA graphs with --record. A start named
+`range:TABLE` is served by warmup.compile from a table of ranges: --buckets has their ends, and
+--random 50 adds as many sizes between the smallest and the largest of --seqlens. The exit code is 1
+where a value differs under a table that is invariant, 3 where a start failed.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, StoppedError, add_options, caches_in, say, write
+from driver import HERE, StoppedError, add_options, caches_in, numbers, say, write
 
 from warmup.bench.compare import Remote, serve
 from warmup.core.files import temporary_folder
@@ -29,15 +32,18 @@ from warmup.core.trial import geomean
 from warmup.table.store import read
 
 Answer = dict[str, Any]
+RANGE = "range:"
 
 
 def ask(asked: argparse.Namespace, name: str, left_s: float) -> Answer:
     """Return the answer of a start called *name*: a table's path, or a kind without a table."""
-    is_table = name.endswith(".json")
+    is_table, path = name.endswith(".json"), Path(name.removeprefix(RANGE))
     case: Answer = {"model": asked.model, "dims": asked.dims, "inputs": asked.input}
+    case |= {"seqlens": asked.seqlens, "buckets": asked.buckets}
     case |= {"device": asked.device, "records": asked.record, "kind": name}
     if is_table:
-        case |= {"kind": "table", "table": str(Path(name).resolve())}
+        kind = "range" if name.startswith(RANGE) else "table"
+        case |= {"kind": kind, "table": str(path.resolve())}
     with temporary_folder("warmup-rows-") as caches:
         words = [str(HERE / "rows.py")]
         with Remote(words, caches / "log", caches_in(str(caches))) as remote:
@@ -46,7 +52,7 @@ def ask(asked: argparse.Namespace, name: str, left_s: float) -> Answer:
             except ChildError as ended:
                 log = (caches / "log").read_text(encoding="utf-8", errors="replace")
                 raise StoppedError(f"{log[-3000:]}\n{name}: {ended}") from ended
-    return {"start": name, "invariant": is_table and read(Path(name)).policy.invariant, **told}
+    return {"start": name, "invariant": is_table and read(path).policy.invariant, **told}
 
 
 def summary_of(starts: Sequence[Answer]) -> Iterator[Answer]:
@@ -121,8 +127,8 @@ def start(**case: Any) -> Answer:
         found["values"][name] = sum(own.numel() for own, _ in pairs)
         found["differing"][name] = int(sum(differs))
         found["nonfinite"][name] = int(sum((~torch.isfinite(own)).sum() for own, _ in pairs))
-    report = None if server.handle is None else server.handle.report()
-    uncovered = {} if report is None else dict(report.uncovered)
+    handle = server.handle or getattr(server.served, "handle", None)
+    uncovered = {} if handle is None else dict(handle.report().uncovered)
     kept = ("call_us", "seconds", "benchmarks", "device", "torch")
     return {name: told[name] for name in kept} | found | {"uncovered": uncovered} | server.end()
 
@@ -133,9 +139,16 @@ def main() -> None:
     add_options(parser, "model", "device", "limit", "results")
     for name in ("--dims", "--input"):
         parser.add_argument(name, action="append", default=[])
+    for name in ("--seqlens", "--buckets"):
+        parser.add_argument(name, type=numbers, default=[], help="of inputs with one dim, seqlen")
+    parser.add_argument("--random", type=int, default=0, help="further sizes of --seqlens")
     parser.add_argument("--starts", required=True, help="tables, or kinds of start")
     parser.add_argument("--record", action="store_true", help="time replays of CUDA graphs")
     asked = parser.parse_args()
+    if asked.random:
+        between = range(min(asked.seqlens) + 1, max(asked.seqlens))
+        asked.seqlens += random.Random(0).sample(between, asked.random)  # noqa: S311  sizes
+        asked.seqlens.sort()
     begun, starts, failed = time.monotonic(), list[Answer](), False
     for name in asked.starts.split(","):
         try:
@@ -143,7 +156,8 @@ def main() -> None:
         except StoppedError as stopped:
             failed = True
             say(json.dumps({"start": name, "failed": str(stopped)[-2000:]}))
-        write(asked.results, {"model": asked.model, "dims": asked.dims, "starts": starts})
+        case = {name: getattr(asked, name) for name in ("model", "dims", "seqlens", "buckets")}
+        write(asked.results, {**case, "starts": starts})
     summary = [*summary_of(starts)]
     say(*map(json.dumps, summary), sep="\n")
     broken = any(each["differing"] for each in summary if each["invariant"])

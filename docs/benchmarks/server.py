@@ -273,7 +273,6 @@ class Server:
         if self.served is not None:
             report = self.served.report()
             answer |= {"recompiles": report.recompiles, "outside": dict(report.outside)}
-            answer |= {"buckets_from_bundle": len(report.bundled), "refused": dict(report.refused)}
         if handle := self.handle or getattr(self.served, "handle", None):
             report, bundle = handle.report(), handle.bundle
             handle.close()
