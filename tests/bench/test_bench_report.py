@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import typer
-from own_processes import run_python
 
 from warmup.bench.cells import BenchReport, BenchRequest, Cell, Pass, chart_of, document, draw
 from warmup.cli.timings import run_bench, spell_bench
@@ -197,11 +196,3 @@ def test_what_is_finished_is_printed_and_kept(
     alone = replace(FOUND, cells=FOUND.cells[:1])
     assert [run(one, out) for one in (FOUND, wrong, alone)] == [0, 1, 1]
     assert "no chart: charts are drawn by matplotlib" in capsys.readouterr().err
-
-
-def test_importing_the_commands_leaves_torch_alone() -> None:
-    code = (
-        "import sys, warmup.cli.timings, warmup.bench.cells\n"
-        "print({'torch', 'triton', 'matplotlib'} & set(sys.modules))"
-    )
-    assert run_python("-c", code).stdout.strip() == "set()"

@@ -38,12 +38,11 @@ from warmup.bench.trace import (
 from warmup.core.roofline import PlannedBy, PlannedKernel, Work, dtype_name, item_bytes
 from warmup.core.rows import Family, Row
 from warmup.keys.gemm import CPU_LINEAR, GEMM
-from warmup.keys.launch import LAUNCH
+from warmup.keys.launch import LAUNCH, unnumbered
 from warmup.keys.registry import kind_of, work_of
 from warmup.table.schema import Table
 
 _GRAPH_PREFIX: Final = re.compile(r"^graph_[0-9]+_")  # of C++ kernels in a trace
-_LAST_NUMBER: Final = re.compile(r"_[0-9]+$")
 # Kernels that finish the work of the kernel before them, whose own name may have splitK too:
 # nvjet_sm90_tst_64x32_64x16_4x1_v_bz_splitK_TNT, then cublasLt::splitKreduce_kernel.
 _FINISHES: Final = re.compile(r"split_?k_?reduce", re.IGNORECASE)
@@ -178,11 +177,6 @@ def attribute(trace: Trace, table: Table | None) -> tuple[Attributed, ...]:
 
 def name_of(event: DeviceEvent) -> str:
     return _GRAPH_PREFIX.sub("", event.name)
-
-
-def unnumbered(name: str) -> str:
-    """Return the *name* of a generated kernel without its number, which differs between graphs."""
-    return _LAST_NUMBER.sub("", name)
 
 
 def matmul_of(key: str) -> str:

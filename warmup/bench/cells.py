@@ -85,11 +85,9 @@ def draw(chart: Chart, path: Path) -> None:
 
 
 def compose(chart: Chart) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(16, 9))
-    FigureCanvasAgg(figure)  # makes itself the canvas of the figure
     figure.suptitle(chart.title, x=0.05, ha="left", wrap=True)
     figure.supxlabel(chart.note, x=0.05, ha="left", wrap=True, fontsize=10.5)
     axes = figure.add_subplot()

@@ -278,19 +278,15 @@ class Comparison:
             return str(speedup)
         return self.too_busy or f"no speed-up: {BASELINE} failed"
 
-    def host_limits(self) -> tuple[tuple[Bucket, dict[str, CallCost]], ...]:
-        """Return the buckets in which the host limits a compiled variant, launched one by one."""
+    def host_limits(self) -> Iterator[tuple[Bucket, dict[str, CallCost]]]:
+        """Yield the buckets in which the host limits a compiled variant, launched one by one."""
         if self.origin.runtime.device.type == "cpu":
-            return ()
+            return
         sound = {each.variant.name: each.cells for each in self.results if each.is_sound}
-        costs = [
-            {name: cells[i].cost for name, cells in sound.items()} for i in range(len(self.buckets))
-        ]
-        return tuple(
-            (bucket, own)
-            for bucket, own in zip(self.buckets, costs, strict=True)
-            if any(cost.is_host_limited for name, cost in own.items() if name != REFERENCE)
-        )
+        for index, bucket in enumerate(self.buckets):
+            costs = {name: cells[index].cost for name, cells in sound.items()}
+            if any(cost.is_host_limited for name, cost in costs.items() if name != REFERENCE):
+                yield bucket, costs
 
     def _pairs(self, result: Result) -> list[tuple[BucketTime, BucketTime]]:
         base = self.baseline
@@ -419,10 +415,8 @@ def _document_of_cell(report: Comparison, result: Result, index: int) -> dict[st
     }
 
 
-def _speed(base: BucketTime, cell: BucketTime) -> Bar | None:
+def _speed(base: BucketTime, cell: BucketTime) -> Bar:
     base_us, (low, high) = base.median_us, cell.interval_us
-    if not base_us or not cell.median_us:
-        return None
     return base_us / high, base_us / cell.median_us, base_us / low
 
 
@@ -466,7 +460,6 @@ def race(request: CompareRequest, progress: CompareProgress | None = None) -> Se
             "inputs": tuple(request.inputs),
             "device": device,
             "dtype": request.dtype,
-            "seed": SEED,
             "freezing": request.freezing,
         }
         if table is not None:

@@ -21,13 +21,13 @@ from warmup.bench.attribution import (
     attribute,
     matmul_of,
     name_of,
-    unnumbered,
 )
 from warmup.bench.trace import DeviceEvent, Range, Trace
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
 from warmup.core.text import counted
 from warmup.core.trial import Samples
+from warmup.keys.launch import unnumbered
 from warmup.table.codec import digest_of
 from warmup.table.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table.schema import Table

@@ -60,7 +60,6 @@ class Case:
     inputs: Sequence[str]
     device: str
     dtype: str | None
-    seed: int
     spawned: float
     freezing: bool | None
 
@@ -86,10 +85,8 @@ class VariantProcess:
             torch.cuda.set_device(self._device)
         with clock.phase(Phase.LOAD):
             buckets = [Bucket(tuple((name, size) for name, size in own)) for own in given.buckets]
-            placed = place_model(
-                *(given.model, parse_inputs(given.inputs), buckets, self._device, given.dtype),
-                seed=given.seed,
-            )
+            specs = parse_inputs(given.inputs)
+            placed = place_model(given.model, specs, buckets, self._device, given.dtype)
             self._module, self._inputs = placed.module, [placed.inputs(each) for each in buckets]
         self._compile(given, clock)
         before = clock.take()

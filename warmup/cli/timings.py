@@ -307,7 +307,7 @@ def sentences(report: Comparison) -> Iterator[str]:
 
 
 def _host_limits(report: Comparison) -> Iterator[str]:
-    limits = report.host_limits()
+    limits = list(report.host_limits())
     if not limits:
         return
     yield from fold(
@@ -374,13 +374,7 @@ PROFILE_SCHEMA: Final = 2  # of the document that `warmup profile --json` prints
 _SHOWN_KERNELS: Final = 20  # kernels of a bucket in the text; the JSON has all
 _COMPARED_TRACES: Final = 2
 _PROFILE_COLUMNS: Final = "{:>6} {:>8} {:>6} {:>7} {:>6} {:>5} {:>7} {:>8} {:>6}"
-_PROFILE_HEAD: Final = _PROFILE_COLUMNS.format(
-    *("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
-)
 _DIFFERENCE_COLUMNS: Final = "{:>10} {:>10} {:>9} {:>8} {:>16}"
-_DIFFERENCE_HEAD: Final = _DIFFERENCE_COLUMNS.format(
-    *("before us", "after us", "change us", "ratio", "95 % interval")
-)
 _REASONS: Final = {
     None: "a row of the table",
     Reason.MISS: "no row in the table",
@@ -483,7 +477,8 @@ def _spell_bucket(bucket: BucketProfile, *, is_cpu: bool) -> Iterator[str]:
         f"us ({_part(bucket.busy_us, window_us)}) and waited for the host {digits(late / each)} us",
         indent=2,
     )
-    yield _PROFILE_HEAD
+    head = ("share", "us", "calls", "TFLOP/s", "GB/s", "peak", "limit", "row us", "ratio")
+    yield _PROFILE_COLUMNS.format(*head)
     for line in bucket.lines[:_SHOWN_KERNELS]:
         yield from _spell_line(line, each)
     rest = bucket.lines[_SHOWN_KERNELS:]
@@ -559,7 +554,8 @@ def _spell_differences(found: Sequence[KernelDifference]) -> Iterator[str]:
             shown = 0
             yield ""
             yield f"{each.bucket or 'the whole trace'}: device time of a call"
-            yield _DIFFERENCE_HEAD
+            head = ("before us", "after us", "change us", "ratio", "95 % interval")
+            yield _DIFFERENCE_COLUMNS.format(*head)
             yield f"{_figures(each)}  all kernels"
         elif shown < _SHOWN_KERNELS:
             shown += 1
