@@ -179,11 +179,11 @@ def name_of(event: DeviceEvent) -> str:
     return _GRAPH_PREFIX.sub("", event.name)
 
 
-def matmul_of(key: str) -> str:
-    """Return what a GEMM's *key* computes, equal for the ops of one matmul; else *key*."""
-    if kind_of(key) is not GEMM:
-        return key
-    named = GEMM.ingredients(key)
+def subject_of(keys: Keys, kernel: str) -> str:
+    """Return what is computed by *keys*, equal for the ops of one matmul, else by the *kernel*."""
+    if not keys or kind_of(keys[0]) is not GEMM:
+        return keys[0] if keys else unnumbered(kernel)
+    named = GEMM.ingredients(keys[0])
     return " ".join(["matmul", *(f"{name}={named[name]}" for name in _MATMUL if name in named)])
 
 

@@ -19,15 +19,14 @@ from warmup.bench.attribution import (
     Known,
     Reason,
     attribute,
-    matmul_of,
     name_of,
+    subject_of,
 )
 from warmup.bench.trace import DeviceEvent, Range, Trace
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope
 from warmup.core.text import counted
 from warmup.core.trial import Samples
-from warmup.keys.launch import unnumbered
 from warmup.table.codec import digest_of
 from warmup.table.review import CPU_LATENCY_US, GPU_LATENCY_US, LOW_SHARE
 from warmup.table.schema import Table
@@ -334,8 +333,7 @@ def differences_of(before: Profile, after: Profile) -> tuple[KernelDifference, .
         subjects = defaultdict[str, tuple[list[KernelLine], ...]](lambda: ([], []))
         for turn, lines in enumerate(sides):
             for line in lines:
-                subject = matmul_of(line.keys[0]) if line.keys else unnumbered(line.name)
-                subjects[subject][turn].append(line)
+                subjects[subject_of(line.keys, line.name)][turn].append(line)
         pairs = [_difference(bucket.bucket, *each) for each in subjects.items()]
         found.append(_difference(bucket.bucket, None, sides))
         found += sorted(pairs, key=lambda each: -abs(each.added_us))
