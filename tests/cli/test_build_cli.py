@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -64,23 +63,6 @@ def test_a_cluster_needs_a_budget_that_is_a_time_and_ray(
         done = run_main("build", "--cluster", "auto", *PROBLEMS.split(), *budget.split())
         assert (done.returncode, said in " ".join(done.stderr.split())) == (3, True), said
     assert "inductor-warmup[ray]" in done.stderr
-
-
-def test_a_lookup_table_of_torch_is_recognised_by_its_keys(
-    run_main: RunMain, tmp_path: Path
-) -> None:
-    """Its configs are read, those that lack something counted by reason; 1 where none is left."""
-    key = "((torch.float32, [8, 16], [16, 1]), (torch.float32, [16, 4], [4, 1]))+mm"
-    table = {key: [{"template_id": "triton::mm", "BLOCK_M": 64}, {"template_id": "cuda::mm"}]}
-    (tmp_path / "lookup.json").write_text(json.dumps(table))
-    words = ("build", "--problems", "lookup.json", "--out", "t.json")
-    done = run_main(*words, "--device", "cpu")
-    first, *others = done.stdout.splitlines()
-    assert (done.returncode, first) == (1, "2 configs read, 0 complete")
-    assert len(others) == 2
-    assert not (tmp_path / "t.json").exists()
-    refused = run_main(*words, "--search", "wide")
-    assert "torch's lookup table cannot be combined with --search" in refused.stderr
 
 
 def test_a_program_that_asks_nothing_and_a_damaged_table_are_errors(

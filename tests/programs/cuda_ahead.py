@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import fake_gpu
 import h100  # before inductor looks for a device
 import torch
 import torch.nn.functional as F  # noqa: N812  as everybody does
@@ -84,7 +83,7 @@ simd.indexing_dtype_strength_reduction = reduce_types
 LoopBody.debug_str = text_of  # type: ignore[method-assign]
 
 
-class NotingTuner(fake_gpu.StatedTuner):
+class NotingTuner(h100.StatedTuner):
     """The library's kernel and inductor's rule win; says when it was asked."""
 
     def measure(self, question: Question) -> Tuned | None:

@@ -12,22 +12,20 @@ A case is served: ``winner`` is the row's template (see `UIDS`), or ``none``, ``
 kwargs, ``mode`` is fallback or strict. With ``search`` the candidates of that search are listed,
 ``neighbours`` are kwargs of winners elsewhere, the last candidate of the source ``serve`` is served
 and Triton compiles the last ``most`` of the source ``compile``. With ``asked`` too, a tuner is
-asked; ``imported`` are the kwargs that every key has for neighbours. With
-``exported`` torch's own lookup table has the export of the row, and inductor selects without ours.
+asked; ``imported`` are the kwargs that every key has for neighbours. With ``exported`` the row is
+exported as torch's own lookup table.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
-import json
 import operator
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import fake_gpu
 import h100  # before inductor looks for a device
@@ -36,9 +34,7 @@ from h100 import GEMM_OPTIONS, Case, Gemm, Graph, is_library, winner_of
 from torch._inductor import config, select_algorithm
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.kernel.mm import mm_template
-from torch._inductor.lookup_table import LookupTableChoices
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
-from torch._inductor.virtualized import V
 
 from warmup.core.events import Emitter
 from warmup.core.rows import Family, Row, Search, SearchCounts, Winner, portable_kwargs
@@ -66,7 +62,6 @@ UIDS = {
     "dots": "triton::warmup_mm_dots",
     "extern": "aten::",
 }
-TEMPLATES = {"bmm": "triton::bmm", "baddbmm": "triton::bmm", "mm_plus_mm": "triton::mm_plus_mm"}
 H100 = Path(__file__).resolve().parents[2] / "tables/nvidia-h100-80gb-hbm3/zoo.t5.bf16.json"
 GENERATED: list[str] = []  # the names of templates
 
@@ -296,8 +291,6 @@ def ask(case: Case) -> dict[str, Any]:
         return {"measured": []}
     (question,) = tuner.questions
     assert question.searched is not None
-    specs = [one.spec for one in question.candidates if "template" in one.spec]
-    sources = (Path(spec["template"]["module_path"]).read_text() for spec in specs)
     return {
         "measured": [str(one.winner) for one in question.candidates],
         "short": [one.winner.short for one in question.candidates],
@@ -311,7 +304,6 @@ def ask(case: Case) -> dict[str, Any]:
         "size": question.size,
         "key": question.problem.key,
         "strides": [view.strides for view in question.views],
-        "rows_apart": rows_apart("".join(sources)),
         "smaller_sizes": tuner.smaller_sizes,
         "guards": guards,
     }
@@ -338,49 +330,14 @@ def _at_smaller_size(question: GemmQuestion, smaller: SmallerSize) -> dict[str, 
 # -- torch's own table -------------------------------------------------------------------------
 
 
-def export(rows: dict[str, Winner]) -> dict[str, Any]:
-    """Return the export of *rows* in a table for an H100, as a program reads it from its JSON."""
+def export(rows: dict[str, Winner]) -> Any:
+    table = read(H100)
+    origin = table.provenance
+    origin = replace(origin, runtime=replace(origin.runtime, torch=torch.__version__))
     tuned = {key: Row(winner, h100.EVIDENCE) for key, winner in rows.items()}
-    exported = export_lookup_table(replace(read(H100), rows=tuned))
+    exported = export_lookup_table(replace(table, provenance=origin, rows=tuned))
     assert not exported.left_out, exported.left_out
-    loaded: dict[str, Any] = json.loads(json.dumps(exported.entries))
-    return loaded
-
-
-def fill(case: Case) -> dict[str, list[dict[str, Any]]]:
-    """Return torch's table for the case, under the key that torch itself makes for the template."""
-    table: dict[str, list[dict[str, Any]]] = {}
-
-    def choose(gemm: Gemm) -> list[Any]:
-        selection, template = gemm.selection, TEMPLATES.get(case["op"], "triton::mm")
-        if template in gemm.candidates:
-            key = selection.handler.make_lookup_key(selection.kernel_inputs, selection.op_name)
-            first = next(gemm.candidates[template]).params.to_kwargs()
-            table[key] = [{"template_id": template, **first}]
-        firsts = (next(gemm.candidates[uid]) for uid in gemm.candidates if uid.startswith("aten::"))
-        return [first for first in firsts if is_library(first)]
-
-    with h100.choosing(choose, LookupTableChoices), config.patch(GEMM_OPTIONS):
-        lower(case)
-    return table
-
-
-def select_first(case: Case) -> dict[str, Any]:
-    # Return among how many choices inductor selects, and the constants of the first one. Inductor
-    # measures the choices unless there is one; here the first is taken.
-    counts: list[int] = []
-    cache = select_algorithm.AlgorithmSelectorCache
-    select = cache.__call__
-
-    def count(self: Any, name: str, choices: list[Any], *args: Any, **kw: Any) -> Any:
-        counts.append(len(choices))
-        return select(self, name, choices[:1], *args, **kw)
-
-    with patch.object(cache, "__call__", count), config.patch(GEMM_OPTIONS):
-        code, _ = lower(case)
-    (number,) = counts
-    constants = dict(re.findall(r"(EVEN_K|BLOCK_K)\s*:\s*tl\.constexpr\s*=\s*(\w+)", code))
-    return {"choices": number, "constants": constants}
+    return exported.entries
 
 
 def answer(case: Case) -> dict[str, Any]:
@@ -388,11 +345,7 @@ def answer(case: Case) -> dict[str, Any]:
     if "search" in case:
         return ask(case) if case.get("asked") else search_for(case)
     rows = {} if case["winner"] == "none" else rows_of(case)
-    if not case.get("exported"):
-        return serve(case, rows)
-    table = export(rows)
-    with V.set_choices_handler(LookupTableChoices()), config.patch({"lookup_table.table": table}):
-        return {"keys": sorted(table), "torch_keys": sorted(fill(case)), **select_first(case)}
+    return export(rows) if case.get("exported") else serve(case, rows)
 
 
 def count_templates() -> None:

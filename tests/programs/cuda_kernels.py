@@ -139,7 +139,7 @@ def watch(
     if rows is None:
         action()
     else:
-        tuner = fake_gpu.StatedTuner(lambda winner: state_time(dict(winner.kwargs)), WORK.timed)
+        tuner = h100.StatedTuner(lambda winner: state_time(dict(winner.kwargs)), WORK.timed)
         searches = frozenset({"launch"} if searched else ())
         words: dict[str, Any] = {"on_tuned": on_tuned, "searches": searches}
         _, result = h100.serve(action, rows, mode, tuner, tag=tag, **words)

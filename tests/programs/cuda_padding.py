@@ -96,7 +96,7 @@ def decide(case: Case, rows: dict[str, Winner], mode: str) -> dict[str, Any]:
         timed.append(next(stated))
         return timed[-1] * 1000
 
-    tuner = fake_gpu.StatedTuner(time_us)
+    tuner = h100.StatedTuner(time_us)
     with fresh_cache():
         if case["before"] is not None:
             run_pass(case, case["before"])

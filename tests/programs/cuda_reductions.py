@@ -79,7 +79,7 @@ def generate(case: Case) -> str:
     return h100.generate(h100.trace(CASES[case["case"]], inputs, mode), inputs, mode)
 
 
-class CallingTuner(fake_gpu.StatedTuner):
+class CallingTuner(h100.StatedTuner):
     """Calls the kernel of each way, and keeps what came of it by name: None, or its error.
 
     Of the launch configs of a kernel those of default mode are tried, without grid and descent.

@@ -160,7 +160,7 @@ def answer(case: Case) -> dict[str, Any]:
         if case.get("library") or (tile and "on_miss" not in case):
             library = LIBRARIES[key.partition(" ")[0]]
             rows = {key: next(filter(has_tile, winners), library)}
-    tuner = fake_gpu.StatedTuner(lambda winner: 1.0 if has_tile(winner) else 2.0)
+    tuner = h100.StatedTuner(lambda winner: 1.0 if has_tile(winner) else 2.0)
     with config.patch({"max_autotune_conv_backends": case.get("backends", "ATEN,TRITON")}):
         code, result = h100.serve(
             lambda: generate(case),

@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-
-from warmup.core.rows import Method, Winner
-from warmup.core.trial import LiveSearch, Outcome, Samples, Tuned
-from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
-from warmup.measuring.selection import make_row
-from warmup.table.schema import OnMiss
 
 NAME = "NVIDIA H100 80GB HBM3"
 _FACTS = {
@@ -48,12 +42,12 @@ def make_range(shapes: Any, low: int, high: int, *, hint: int, name: str = "s_m"
     return shapes.create_symintnode(symbol, hint=hint, source=source)
 
 
-def pretend() -> None:
-    """Answer every device query with the stated H100, for the rest of this process."""
+def pretend(name: str = NAME) -> None:
+    """Answer every device query with the stated H100, by any *name*, from now on."""
     properties = types.SimpleNamespace(
         **_FACTS,
-        name=NAME,
-        gcnArchName=NAME,
+        name=name,
+        gcnArchName=name,
         total_memory=80 << 30,
         shared_memory_per_block=49152,
         shared_memory_per_block_optin=232448,
@@ -145,57 +139,6 @@ def pretend_launches(
     interface.exchange_device = staticmethod(lambda _: 0)
     interface.maybe_exchange_device = staticmethod(lambda _: 0)
     return work
-
-
-def answering(mode: str, tuner: Any) -> dict[str, Any]:
-    """Return the arguments of a lookup that serves in *mode*, or is measured by *tuner*."""
-    if mode == "tune":
-        return {"on_miss": OnMiss.FALLBACK, "tuner": tuner}
-    return {"on_miss": OnMiss(mode)}
-
-
-@dataclass(slots=True)
-class StatedTuner:
-    """A tuner that is told the times: *time_us* by winner. What it would run has no device."""
-
-    time_us: Callable[[Winner], float]
-    timed: dict[str, float] = field(default_factory=dict)
-    questions: list[RegionQuestion] = field(default_factory=list)
-
-    def measure(self, question: Question) -> Tuned | None:
-        """Choose as the real one does; there is no answer to a GEMM selection."""
-        key = question.problem.key
-        if isinstance(question, SearchQuestion):
-            return self.measure_search(key, question.search)
-        if isinstance(question, RegionQuestion):
-            self.questions.append(question)
-        assert not isinstance(question, GemmQuestion), key
-        return self._choose(key, self._time(question.calls), question.library)
-
-    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
-        """Follow the search to its end, and choose as the real one does."""
-        times: dict[Winner, float] = {}
-        calls = search.calls
-        while calls:
-            times |= self._time(calls)
-            calls = search.more(times)
-        tuned = self._choose(key, times, min(search.listed, key=times.__getitem__))
-        return None if tuned is None else replace(tuned, searched=search.counts())
-
-    def _time(self, winners: Iterable[Winner]) -> dict[Winner, float]:
-        times = {winner: self.time_us(winner) for winner in winners}
-        for winner, time in times.items():
-            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
-        return times
-
-    def _choose(self, key: str, times: Mapping[Winner, float], control: Winner) -> Tuned | None:
-        outcomes = [
-            Outcome(winner=winner, samples=Samples((time,))) for winner, time in times.items()
-        ]
-        return make_row(key, outcomes, control, Method())
-
-    def close(self) -> None:
-        pass
 
 
 def _pretend_torch(properties: Any) -> None:

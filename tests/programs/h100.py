@@ -10,8 +10,8 @@ import functools
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -35,12 +35,16 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: E402
 
 from warmup.core.errors import warmup_error_in  # noqa: E402
 from warmup.core.events import Emitter, Event  # noqa: E402
-from warmup.core.rows import Evidence, Row, Winner  # noqa: E402
+from warmup.core.rows import Evidence, Method, Row, Winner  # noqa: E402
+from warmup.core.trial import LiveSearch, Outcome, Samples, Tuned  # noqa: E402
 from warmup.inductor import connect  # noqa: E402
 from warmup.inductor.gemm.choices import identify  # noqa: E402
 from warmup.inductor.gemm.key import describe  # noqa: E402
 from warmup.inductor.gemm.search import Selection  # noqa: E402
+from warmup.keys import question as questions  # noqa: E402
+from warmup.measuring.selection import make_row  # noqa: E402
 from warmup.table.lookup import Lookup  # noqa: E402
+from warmup.table.schema import OnMiss  # noqa: E402
 
 EVIDENCE = Evidence(time_us=1.0, library_us=2.0, runner_up=None, runner_up_us=None, tried=2)
 GEMM_OPTIONS: dict[str, Any] = {"max_autotune_gemm_backends": "ATEN,TRITON"}
@@ -161,10 +165,12 @@ def serve(
     # Return what *make* returns under a table of *rows*, and the error of warmup's, and events.
     # *mode* is what happens without a row, or ``tune`` to ask *tuner*; *words* go to the `Lookup`.
     events: list[Event] = []
+    tunes = mode == "tune"
     lookup = Lookup(
         {key: Row(winner, EVIDENCE) for key, winner in rows.items()},
         emitter=Emitter([events.append]),
-        **fake_gpu.answering(mode, tuner),
+        on_miss=OnMiss.FALLBACK if tunes else OnMiss(mode),
+        tuner=tuner if tunes else None,
         **words,
     )
     made, error = None, None
@@ -186,6 +192,50 @@ def answer_each(answer: Callable[[Case], Any]) -> None:
     for line in sys.stdin:
         sys.stdout.write(json.dumps(answer(json.loads(line))) + "\n")
         sys.stdout.flush()
+
+
+@dataclass(slots=True)
+class StatedTuner:
+    """A tuner that is told the times: *time_us* by winner. What it would run has no device."""
+
+    time_us: Callable[[Winner], float]
+    timed: dict[str, float] = field(default_factory=dict)
+    questions: list[questions.RegionQuestion] = field(default_factory=list)
+
+    def measure(self, question: questions.Question) -> Tuned | None:
+        """Choose as the real one does; there is no answer to a GEMM selection."""
+        key = question.problem.key
+        if isinstance(question, questions.SearchQuestion):
+            return self.measure_search(key, question.search)
+        if isinstance(question, questions.RegionQuestion):
+            self.questions.append(question)
+        assert not isinstance(question, questions.GemmQuestion), key
+        return self._choose(key, self._time(question.calls), question.library)
+
+    def measure_search(self, key: str, search: LiveSearch) -> Tuned | None:
+        """Follow the search to its end, and choose as the real one does."""
+        times: dict[Winner, float] = {}
+        calls = search.calls
+        while calls:
+            times |= self._time(calls)
+            calls = search.more(times)
+        tuned = self._choose(key, times, min(search.listed, key=times.__getitem__))
+        return None if tuned is None else replace(tuned, searched=search.counts())
+
+    def _time(self, winners: Iterable[Winner]) -> dict[Winner, float]:
+        times = {winner: self.time_us(winner) for winner in winners}
+        for winner, time in times.items():
+            self.timed[",".join(f"{name}={value}" for name, value in winner.kwargs)] = time
+        return times
+
+    def _choose(self, key: str, times: Mapping[Winner, float], control: Winner) -> Tuned | None:
+        outcomes = [
+            Outcome(winner=winner, samples=Samples((time,))) for winner, time in times.items()
+        ]
+        return make_row(key, outcomes, control, Method())
+
+    def close(self) -> None:
+        pass
 
 
 # -- inductor's choices ------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from own_processes import run_python
 from sample_tables import make_row, make_table
 
 from warmup.core.errors import SettingsError
-from warmup.core.rows import Family, Search, Winner
+from warmup.core.rows import Family, Row, Search, Winner
+from warmup.table.schema import Table
 from warmup.table.store import read
 from warmup.tuning.problems import Entry, export_lookup_table, read_lookup_table, winner_of
 
@@ -101,38 +102,33 @@ def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> 
         left_out = [key for keys in exported.left_out.values() for key in keys]
         assert exported.rows + len(left_out) == len(table.rows), path
         assert all(reason.strip() for reason in exported.left_out), path
-        kernels: dict[str, list[Winner]] = {}
+        kernels: dict[str, Any] = {}
         for entry in entries(tmp_path, exported.entries):
-            assert entry.key is not None, (path, entry)
-            assert entry.winner is not None, (path, entry)
-            kernels.setdefault(entry.key, []).append(entry.winner)
+            assert None not in {entry.key, entry.winner}, (path, entry)
+            kernels[str(entry.key)] = entry.winner
         for key in table.rows.keys() - set(left_out):
-            winner = table.rows[key].winner
             plain = f"{key.partition(' | ')[0]} | epilogue=none"
-            kwargs = dict(winner.kwargs)
-            assert any(
-                (one.uid, one.source_hash) == (winner.uid, winner.source_hash)
-                and all(kwargs[name] == value for name, value in one.kwargs)
-                for one in kernels[plain]
-            ), (path, key)
+            assert kernels[plain].names(table.rows[key].winner), (path, key)
         exported_rows += exported.rows
     assert exported_rows > 100
 
 
-def export(key: str, *, device: str = "cuda", **changes: Any) -> dict[str, Any]:
-    """``export(key, winner=..., untrusted=...)``: what is exported of one row, and why not."""
-    row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
-    table = make_table(rows={key: row})
+def table_for(rows: dict[str, Row], *, device: str = "cuda", torch: str = "2.13.0") -> Table:
+    table = make_table(rows=rows)
     runtime = table.provenance.runtime
-    runtime = dataclasses.replace(runtime, device=dataclasses.replace(runtime.device, type=device))
+    of_type = dataclasses.replace(runtime.device, type=device)
+    runtime = dataclasses.replace(runtime, device=of_type, torch=torch)
     origin = dataclasses.replace(table.provenance, runtime=runtime)
-    exported = export_lookup_table(dataclasses.replace(table, provenance=origin))
-    return {"entries": exported.entries, "why": list(exported.left_out)}
+    return dataclasses.replace(table, provenance=origin)
 
 
 def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() -> None:
     """None of them is exported as something else."""
-    library = Winner(Family.EXTERN, "aten::addmm")
+    split = Winner(Family.SUBGRAPH, "decompose_k", (("k_split", 4),))
+    apart = dataclasses.replace(winner_of(TEMPLATE), fused=False)
+    timed = dataclasses.replace(
+        make_row().evidence, ranking=f"9 {apart.short}; 12 {apart.choice.short} fused"
+    )
     biased = MM.replace("mm m", "addmm m").replace("b=col", "b=col bias=1d")
     f32 = "mm m=512 n=768 k=640 f32 a=row b=col out=f32 fp32=tf32 | epilogue=none"
     dots = dataclasses.replace(winner_of(TEMPLATE), uid="triton::warmup_mm_dots")
@@ -145,12 +141,37 @@ def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() ->
         (MM.replace("out=bf16", "out=bf16 reduction=full"), {}, "reductions in full precision"),
         (f32, {}, "f32 products in tf32"),
         (biased.replace("1d", "1d alpha=0.5"), {}, "an alpha or beta other than 1"),
-        (biased, {"winner": library}, "torch measures its templates all the same"),
+        (MM, {"winner": apart, "evidence": timed}, "faster where nothing is fused into it"),
+        (MM, {"winner": split}, "decompose_k from K = 32"),
+        (MM.replace("k=640", "k=49152"), {}, "no tile from 64"),
         ("linear_unary m=16 n=32 k=96 bf16 a=row b=packed out=bf16 | epilogue=none", {}, "linear"),
     ):
-        found = export(key, **changes)
-        assert (found["entries"], len(found["why"])) == ({}, 1), key
-        assert why in found["why"][0], key
+        device = changes.pop("device", "cuda")
+        row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
+        exported = export_lookup_table(table_for({key: row}, device=device))
+        assert (exported.entries, exported.rows, len(exported.left_out)) == ({}, 0, 1), key
+        assert why in next(iter(exported.left_out)), key
+
+
+def test_a_key_of_torch_gets_the_kernel_with_the_least_time_over_its_rows() -> None:
+    """Rows with another kernel are left out; a kernel that a row does not list was slower there."""
+    tile, library = winner_of(TEMPLATE), Winner(Family.EXTERN, "aten::mm")
+    plain = dataclasses.replace(
+        make_row().evidence, time_us=10, ranking=f"10 aten::mm; 12 {tile.short}"
+    )
+    fused = dataclasses.replace(plain, time_us=11, ranking=f"11 {tile.short} fused; 20 aten::mm")
+    rows = {
+        MM: dataclasses.replace(make_row(), winner=library, evidence=plain),
+        MM.replace("none", "relu"): dataclasses.replace(make_row(), winner=tile, evidence=fused),
+    }
+    exported = export_lookup_table(table_for(rows))
+    ((config,),) = exported.entries.values()
+    ((reason, keys),) = exported.left_out.items()
+    assert (config["template_id"], keys, exported.rows) == ("triton::mm", [MM], 1)
+    assert "another kernel takes less time" in reason
+    for torch in ("2.10.1", "2.16.0+cu140"):
+        with pytest.raises(SettingsError, match=r"known of 2\.11 to 2\.15"):
+            export_lookup_table(table_for(rows, torch=torch))
 
 
 BUILD = (
@@ -167,6 +188,8 @@ def test_nothing_is_written_where_no_config_is_complete(tmp_path: Path) -> None:
     text = " ".join(done.stdout.split())
     assert "2 configs read, 0 complete" in text
     assert "not taken: 2 configs: num_stages is not given (first: tuned.json:entry 1)" in text
+    refused = run_python(*BUILD, "--search", "wide", cwd=tmp_path)
+    assert "torch's lookup table cannot be combined with --search" in refused.stderr
 
 
 def test_a_config_is_measured_and_becomes_a_row(tmp_path: Path) -> None:

@@ -453,9 +453,7 @@ def export(
         exported = export_lookup_table(found)
         text = json.dumps(exported.entries, indent=1) + "\n"
         left_out, entries = exported.left_out, len(exported.entries)
-        several = sum(len(configs) > 1 for configs in exported.entries.values())
-        what = f"under {counted(entries, 'key')} of torch's, {several} with several kernels, "
-        what += "which torch measures"
+        what = f"under {counted(entries, 'key')} of torch's, a kernel each"
     write_output(out, text, "--out")
     lacking = sum(map(len, left_out.values()))
     rows = counted(len(found.rows) - lacking, "row")

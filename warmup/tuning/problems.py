@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 
 from torch import nn
 
+from warmup.core.device import Device, minor_of
 from warmup.core.errors import (
     BuildError,
     MissReason,
@@ -31,7 +32,7 @@ from warmup.core.errors import (
 from warmup.core.events import Hit, HookEvent, Missed
 from warmup.core.files import open_regular
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import MAX_INT, Family, Row, Search, SearchCounts, Winner
+from warmup.core.rows import MAX_INT, Family, Row, Search, SearchCounts, Winner, ranked
 from warmup.core.strict_json import read_json
 from warmup.core.text import counted, shown
 from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
@@ -354,6 +355,10 @@ ASSUMED: Final = (
     "reductions of f16 and bf16 in reduced precision, and f32 products in full precision, unless a "
     "template is allowed tf32"
 )
+_KNOWN_TORCH: Final = ("2.11", "2.12", "2.13", "2.14", "2.15")  # whose lookup table was read
+_SLOWER_KERNEL: Final = (
+    "torch's key lacks the epilogue, and over all rows of the key another kernel takes less time"
+)
 _MAX_BYTES: Final = 64 * 1024 * 1024
 _MAX_ENTRIES: Final = 100_000
 _MAX_KEY: Final = 4096  # characters
@@ -371,7 +376,7 @@ _BATCHED: Final = frozenset({"bmm", "baddbmm"})
 _BIASED: Final = frozenset({"addmm", "baddbmm"})
 _SPLIT: Final = "decompose_k"
 _KERNELS: Final = {  # that torch's table and a row can name, by the part of the name before ::
-    "aten": frozenset({"mm", "addmm", "bias_addmm", "bmm", "baddbmm", "_int_mm"}),
+    "aten": frozenset({"mm", "addmm", "bias_addmm", "bmm", "baddbmm", "_int_mm", "_mm_plus_mm"}),
     "triton": frozenset(
         {
             *("mm", "bmm", "mm_plus_mm", "mm_persistent", "mm_persistent_tma"),
@@ -615,7 +620,7 @@ def measure_configs(
 
 @dataclass(frozen=True, slots=True)
 class ExportedTable:
-    """Torch's lookup table: ``entries`` has by torch's key the configs of ``rows`` rows.
+    """Torch's lookup table: ``entries`` has by torch's key the one kernel of ``rows`` rows.
 
     ``left_out`` has by reason the keys of the rows that torch's table cannot express.
     """
@@ -629,32 +634,66 @@ def export_lookup_table(table: Table) -> ExportedTable:
     """Return the GEMM rows of *table* as torch's own lookup table, without its file.
 
     A config has all kwargs of the row's kernel and the hash of its template, so that torch derives
-    none of them for other blocks, and drops the config where the template has changed. Rows that
-    differ in what torch's key does not have, such as the epilogue, share a key: torch measures the
-    kernels of a key that has several.
+    none of them for other blocks, and drops the config where the template has changed. Torch
+    measures the kernels of a key that has several. Rows that differ in what torch's key does not
+    have, such as the epilogue, share a key: it gets the kernel with the least time over all of
+    them, and rows with another kernel are left out. On NVIDIA a key names the device.
+
+    Raises:
+        SettingsError: the form of the lookup table is not known for the torch of *table*.
     """
-    entries: dict[str, list[dict[str, Any]]] = {}
+    runtime = table.provenance.runtime
+    minor = minor_of(runtime.torch)
+    if minor not in _KNOWN_TORCH:
+        raise SettingsError(
+            f"torch {runtime.torch} built the table, and torch's lookup table is known of "
+            f"{_KNOWN_TORCH[0]} to {_KNOWN_TORCH[-1]}",
+            "take a table of such a torch, or a newer inductor-warmup",
+        )
     left_out: dict[str, list[str]] = {}
-    is_gpu = table.provenance.runtime.device.type == "cuda"
+    sharing: dict[str, dict[str, Row]] = {}
     for key, row in sorted(table.rows.items()):
         try:
-            text = _torch_key(key, row, is_gpu=is_gpu)
+            text = _torch_key(key, row, runtime.device)
         except ProblemError as error:
             left_out.setdefault(str(error), []).append(key)
-            continue
-        digest = row.winner.source_hash
-        config = {
-            "template_id": row.winner.uid,
-            **({"template_hash": digest} if digest else {}),
-            **dict(row.winner.kwargs),
-        }
-        if config not in entries.setdefault(text, []):
-            entries[text].append(config)
-    rows = len(table.rows) - sum(map(len, left_out.values()))
-    return ExportedTable(entries, rows, left_out)
+        else:
+            sharing.setdefault(text, {})[key] = row
+    entries: dict[str, list[dict[str, Any]]] = {}
+    for text, rows in sharing.items():
+        winner = min(
+            (row.winner for row in rows.values()),
+            key=lambda winner: sum(_time_in(row, winner) for row in rows.values()),
+        )
+        for key, row in rows.items():
+            if row.winner.choice != winner.choice:
+                left_out.setdefault(_SLOWER_KERNEL, []).append(key)
+        digest = winner.source_hash
+        config = {"template_id": winner.uid, **({"template_hash": digest} if digest else {})}
+        problem = GemmProblem.of_key(next(iter(rows)))
+        is_apart = problem.op == "addmm" and winner.family is Family.EXTERN and minor != "2.11"
+        key = _torch_text(problem, bias_as_added=False) if is_apart else text
+        name = f"{runtime.device.name}+" if runtime.device.vendor == "nvidia" else ""
+        entries[name + key] = [{**config, **dict(winner.kwargs)}]
+    return ExportedTable(entries, len(table.rows) - sum(map(len, left_out.values())), left_out)
 
 
-def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
+def _time_in(row: Row, winner: Winner) -> float:
+    """Return the time of *winner* in *row* where torch chooses it, which fuses what it can.
+
+    A kernel that the evidence does not list was slower than all that it lists.
+    """
+    evidence, name = row.evidence, winner.choice.short
+    times = {row.winner.short: evidence.time_us, **{text: time for time, text in ranked(evidence)}}
+    for each in (f"{name} fused", name, f"{name} not fused"):
+        if each in times:
+            return times[each]
+    if winner.family is Family.EXTERN and evidence.library_us is not None:
+        return evidence.library_us
+    return max(times.values())
+
+
+def _torch_key(key: str, row: Row, device: Device) -> str:
     """Return the text by which torch finds the configs of the GEMM *key*.
 
     Raises:
@@ -664,8 +703,10 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
     if kind != "gemm":
         raise ProblemError(f"rows of the kind {kind}: torch's table is for GEMMs alone")
     problem, winner = GemmProblem.of_key(key), row.winner
+    longest = max(problem.m.low, problem.n.low)
+    names = {name for _, name in ranked(row.evidence)}
     reasons = {
-        "the table is for a CPU: torch looks configs up on GPUs alone": not is_gpu,
+        "the table is for a CPU: torch looks configs up on GPUs alone": device.type != "cuda",
         "the row is not trusted": row.untrusted is not None,
         f"torch's key of {problem.op} does not say the dtype of the result or the precision": (
             problem.op not in _OPERANDS
@@ -681,10 +722,17 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
         "an alpha or beta other than 1: a key has six digits of it, torch's key all": (
             (problem.alpha, problem.beta) != (1, 1)
         ),
-        "the library's kernel of addmm: torch measures its templates all the same": (
-            problem.op == "addmm" and winner.family is Family.EXTERN
+        "the kernel is faster where nothing is fused into it: torch would fuse": (
+            winner.fused is False and f"{winner.choice.short} fused" in names
         ),
         f"torch does not have the kernel {winner.uid}": not _is_known(winner.uid),
+        "torch lists decompose_k from K = 32 max(M, N) on, and no tile from 64 max(M, N) on": (
+            problem.op == "mm"
+            and (
+                (winner.uid == _SPLIT and problem.k.low < 32 * longest)
+                or (winner.family is Family.TEMPLATE and problem.k.low >= 64 * longest)
+            )
+        ),
     }
     for reason, applies in reasons.items():
         if applies:
@@ -692,7 +740,7 @@ def _torch_key(key: str, row: Row, *, is_gpu: bool) -> str:
     return _torch_text(problem)
 
 
-def _torch_text(problem: GemmProblem) -> str:
+def _torch_text(problem: GemmProblem, *, bias_as_added: bool = True) -> str:
     from warmup.models.rebuilt import gemm_tensors, size_of
 
     tensors = gemm_tensors(problem)
@@ -700,7 +748,7 @@ def _torch_text(problem: GemmProblem) -> str:
     shapes = {
         name: (tuple(map(size_of, each.sizes)), each.strides) for name, each in tensors.items()
     }
-    if "bias" in shapes:  # torch's key has the bias as it is added
+    if "bias" in shapes and bias_as_added:
         out = (*shapes["a"][0][:-1], shapes["b"][0][-1])
         shapes["bias"] = _expanded(shapes["bias"], out)
     nodes = ", ".join(
