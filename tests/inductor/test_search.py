@@ -7,8 +7,16 @@ from itertools import product
 from typing import Any
 
 import pytest
+from sample_tables import make_key, make_row
 
 pytest.importorskip("triton")
+
+from warmup.core.events import Emitter
+from warmup.core.trial import Tuned
+from warmup.keys.gemm import GemmProblem
+from warmup.keys.question import GemmQuestion, Question
+from warmup.table.lookup import Lookup
+from warmup.table.schema import OnMiss
 
 PROGRAM = "cuda_gemms.py"
 
@@ -85,6 +93,25 @@ def test_a_neighbours_tile_is_adapted_to_the_problem(ask: Ask) -> None:
     # A tile of inductor's list is not tried twice.
     listed = {"BLOCK_M": 128, "BLOCK_N": 128, "BLOCK_K": 64, "num_stages": 3, "num_warps": 4}
     assert "neighbours" not in ask(**MANY, search="wide", neighbours=[listed])["added"]
+
+
+def test_neighbours_are_the_rows_of_the_table_and_of_this_build() -> None:
+    """A lookup's neighbours come from its table and from rows tuned since, nearest first."""
+    fresh = Tuned(make_key(40), make_row(BLOCK_M=40), ())
+
+    class Finished:
+        def measure(self, question: Question) -> Tuned:
+            del question
+            return fresh
+
+        def close(self) -> None:
+            pass
+
+    rows = {make_key(16): make_row(BLOCK_M=16)}
+    lookup = Lookup(rows, OnMiss.FALLBACK, Emitter([]), tuner=Finished())
+    lookup.measure(GemmQuestion(GemmProblem.of_key(fresh.key), "cuda", ()))
+    found = lookup.neighbours(GemmProblem.of_key(make_key(32)))
+    assert [dict(winner.kwargs)["BLOCK_M"] for winner in found] == [40, 16]
 
 
 def test_a_row_of_a_search_is_served(ask: Ask) -> None:
