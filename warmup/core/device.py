@@ -133,6 +133,7 @@ def closed_gate(device: Device) -> Mismatch | None:
 
 
 def minor_of(version: str | None) -> str | None:
+    """Return the minor of *version*, ``2.13`` of ``2.13.0+cpu``; None for None."""
     return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
 
 
