@@ -145,19 +145,14 @@ class CachedGraphs(Hooks):
     def _cache_hit_post_compile(
         self, original: Function, graph: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if self._active and self.settings.refuses_foreign:
-            self._refuse_if_foreign(graph)
-        return original(graph, *args, **kwargs)
-
-    def _refuse_if_foreign(self, graph: Any) -> None:
         tag = _mark_of(graph).tag
-        if tag == self._tag:
-            return
-        if graph.cache_key in self._refused:  # AOTAutograd's cache and inductor's both load it
-            raise ForeignGraphError(tag, self._tag)
-        self._refused.add(graph.cache_key)
-        self._count.clear()
-        self._answers.emit(ForeignGraph(tag, self._tag))
+        if self._active and self.settings.refuses_foreign and tag != self._tag:
+            if graph.cache_key in self._refused:  # AOTAutograd's cache and inductor's both load it
+                raise ForeignGraphError(tag, self._tag)
+            self._refused.add(graph.cache_key)
+            self._count.clear()
+            self._answers.emit(ForeignGraph(tag, self._tag))
+        return original(graph, *args, **kwargs)
 
     def _lookup_graph(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         try:

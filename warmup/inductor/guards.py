@@ -369,7 +369,8 @@ class Recorder:
             if index is None:
                 continue
             artifact = self.artifacts[index]
-            self.artifacts[index] = replace(artifact, why=_first_guard(metrics.recompile_reason))
+            first_guard, *_ = (metrics.recompile_reason or "").partition("#")
+            self.artifacts[index] = replace(artifact, why=" ".join(first_guard.split()))
             self.frames[artifact.graph] = SourceLine(
                 metrics.co_filename or "", metrics.co_firstlineno or 0, metrics.co_name or ""
             )
@@ -501,10 +502,6 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
 def mark_unless_fixed(tensor: torch.Tensor, dim: int) -> None:
     """Make the dim dynamic in later compiles, unless torch fixes it: mark_dynamic raises."""
     torch._dynamo.maybe_mark_dynamic(tensor, dim)
-
-
-def _first_guard(reason: str | None) -> str:
-    return " ".join((reason or "").partition("#")[0].split())
 
 
 def _generate(graph: Any) -> Any:

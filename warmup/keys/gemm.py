@@ -32,7 +32,7 @@ _BIAS_ALONG: Final = {"1d": "n", "2d": "mn", "3d": "bmn"}  # the dims along whic
 DIM: Final = r"[0-9]+(?:\.\.[0-9]*)?"
 LAYOUT: Final = rf"(?:row|col|packed|any\([0-9.,]+\))(?:/{DIM})?(?:@{DIM})?"
 _SCALAR = r"-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?"
-_RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
+RANGE: Final = re.compile(r"\b\d+\.\.(\d+)\b")
 _DYNAMIC: Final = re.compile(r"(?<=[\[,])s(?=[,\]])")  # a dynamic size of an operand in an epilogue
 _EPILOGUE = r"[a-zA-Z0-9_.,()\[\]~+\-]+"
 _OF_ROWS: Final = frozenset({"batch", "m", "a", "a2"})  # ingredients that depend on them
@@ -143,10 +143,6 @@ class Dim:
     def is_static(self) -> bool:
         return self.low == self.high
 
-    def at_upper_end(self) -> Dim:
-        """Return the upper end; a range without any stays a range."""
-        return self if self.high is None else Dim.of(self.high)
-
     def __str__(self) -> str:
         if self.is_static:
             return str(self.low)
@@ -173,11 +169,6 @@ class Layout:
             raise ProblemError(f"the layout {text} cannot be read back")
         strides = (match[name] for name in ("leading", "batch"))
         return cls(match["order"], *(None if text is None else Dim.read(text) for text in strides))
-
-    def at_upper_end(self) -> Layout:
-        """Return the layout with its strides at the upper ends of their ranges."""
-        leading, batch = (each and each.at_upper_end() for each in (self.leading, self.batch))
-        return Layout(self.order, leading, batch)
 
     def __str__(self) -> str:
         leading = "" if self.leading is None else f"/{self.leading}"
@@ -215,12 +206,6 @@ class ProductProblem(Problem):
             elif value != each.default and each.name != _LAST:
                 words.append(f"{each.name}={text}")
         return " ".join(words)
-
-    def _ends(self) -> dict[str, Any]:
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {
-            name: value.at_upper_end() for name, value in values if isinstance(value, Dim | Layout)
-        }
 
 
 @cache
@@ -270,16 +255,11 @@ class GemmProblem(ProductProblem):
         A dynamic size in the epilogue is replaced too. A problem with ranges of different ends, or
         without an end, is returned unchanged.
         """
-        found = set(_RANGE.findall(self.key))
+        found = set(RANGE.findall(self.key))
         if len(found) != 1:
             return self
         (end,) = found
-
-        def fix(text: str) -> str:
-            return _DYNAMIC.sub(end, _RANGE.sub(end, text))
-
-        scale = None if self.scale is None else fix(self.scale)
-        return replace(self, **self._ends(), scale=scale, epilogue=fix(self.epilogue))
+        return self.of_key(_DYNAMIC.sub(end, RANGE.sub(end, self.key)))
 
     def _spell(self) -> str:
         if self.dtype_b == self.dtype:

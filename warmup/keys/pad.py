@@ -15,7 +15,7 @@ from typing import Final
 
 from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family, Winner
-from warmup.keys.gemm import DIM, LAYOUT, Dim, Layout, ProductProblem, multiplied_in
+from warmup.keys.gemm import DIM, LAYOUT, RANGE, Dim, Layout, ProductProblem, multiplied_in
 from warmup.keys.kind import Kind
 
 PADDED: Final = Winner(Family.PAD, "padded")
@@ -82,5 +82,5 @@ class PadProblem(ProductProblem):
         What produces an operand may be outside of the smaller graph: then its padding is not free
         there. A range without an upper end stays a range.
         """
-        fixed = replace(self, **self._ends())
+        fixed = self.of_key(RANGE.sub(r"\1", self.key))
         return frozenset(replace(fixed, free=free).key for free in ("", "a", "b", "ab"))

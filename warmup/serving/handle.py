@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,6 +58,9 @@ if TYPE_CHECKING:
 IDLE_AFTER_S: Final = 5.0
 _SHOWN_KEY: Final = 60
 _SHOWN_FRAMES: Final = 3  # the audit lists all
+# Counters of a `Report`: those that the summary has the totals of, and those by frame.
+_TOTALS: Final = ("hits", "misses", "uncovered", "foreign")
+_FRAMES: Final = ("uncompiled", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,19 +248,13 @@ class Handle(AbstractContextManager["Handle"]):
         return Report(
             digest=self.digest,
             mismatch=int(self.refused is not None),
-            hits=dict(tally.hits),
-            misses=dict(tally.misses),
-            miss_reasons=dict(tally.miss_reasons),
-            uncovered=dict(tally.uncovered),
+            **{name: dict(getattr(tally, name)) for name in (*_TOTALS, "miss_reasons", *_FRAMES)},
             tuned=tally.tuned,
             from_cache=tally.cached_graphs,
             cached_decisions=tally.cached_decisions,
             cached_misses=tally.cached_misses,
-            foreign=dict(tally.foreign),
             compiles=self._watch.compiles,
-            uncompiled=dict(tally.uncompiled),
             advised=tuple(tally.advised),
-            changed=dict(tally.changed),
             compile_seconds=self._watch.compile_seconds(),
             bundle="" if self.bundle is None else self.bundle.outcome,
             unused=tuple(sorted(key for key in unasked if kind_of(key).is_asked)),
@@ -326,14 +323,11 @@ class Handle(AbstractContextManager["Handle"]):
         )
         self._lookup.emitter.emit(
             EventName.SUMMARY,
-            hits=sum(report.hits.values()),
-            misses=sum(report.misses.values()),
-            uncovered=sum(report.uncovered.values()),
+            **{name: sum(getattr(report, name).values()) for name in _TOTALS},
             tuned=report.tuned,
             from_cache=report.from_cache,
             cached_decisions=report.cached_decisions,
             cached_misses=report.cached_misses,
-            foreign=sum(report.foreign.values()),
             unused=len(report.unused),
             silent=report.is_silent,
             compiled=None if self.bundle is None else len(self.bundle.compiled_besides()),
@@ -518,16 +512,13 @@ _FATAL: Final[dict[type[WarmupError], str]] = {
     ForeignGraphError: "a graph of another table",
     WeightChangedError: "a changed weight",
 }
-_is_repeating = False
 
 
+@cache
 def _repeat_fatal_error_at_exit() -> None:
     # Print, as the last line of a process that a refused decision ended, which one that was. torch
     # wraps the error, and prints some ninety lines with it.
-    global _is_repeating  # noqa: PLW0603  exit handlers belong to the process
-    if not _is_repeating:
-        _is_repeating = True
-        atexit.register(_repeat_fatal_error)
+    atexit.register(_repeat_fatal_error)
 
 
 def _repeat_fatal_error() -> None:
