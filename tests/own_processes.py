@@ -71,6 +71,40 @@ def run_python(*arguments: str, cwd: Path | None = None, timeout: float = 60) ->
     )
 
 
+# Reads each file of a kind, and prints the memory in MB that the last took beyond the others, and
+# what was said of it.
+_PEAK = """
+import resource, sys
+from pathlib import Path
+from warmup.core.errors import WarmupError
+from warmup.serving.audit import read_misses
+from warmup.table.bundle import open_bundle
+from warmup.table.store import read
+def unpack(path):
+    with open_bundle(path) as bundle:
+        for _, pieces in bundle.members():
+            for _ in pieces:
+                pass
+work, peaks = {"table": read, "misses": read_misses, "bundle": unpack}[sys.argv[1]], []
+for path in sys.argv[2:]:
+    said = "read"
+    try:
+        work(Path(path))
+    except WarmupError as error:
+        said = str(error)
+    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(round(peaks[-1] - peaks[0]), said)
+"""
+
+
+def peak_of(kind: str, *paths: Path) -> tuple[int, str]:
+    """Return the memory in MB that reading the last of *paths* takes, and its error or ``read``."""
+    done = run_python("-c", _PEAK, kind, *map(str, paths))
+    megabytes, _, said = done.stdout.partition(" ")
+    assert done.returncode == 0, done.stderr
+    return int(megabytes), said.strip()
+
+
 def run_together(code: str, arguments: list[list[str]]) -> list[subprocess.Popen[str]]:
     """Start one process per argument list; each runs *code* after all of them said ready."""
     gated = "import sys\nprint('ready', flush=True)\nsys.stdin.readline()\n"

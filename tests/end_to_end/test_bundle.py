@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from own_processes import MODELS, PROGRAMS, Done, python_in, warmup_in
-
-from warmup.table.store import read, write
 
 BATCHED = f"{MODELS / 'batched.py'}:Batched"
 PRIMED = ("--prime", "--model", BATCHED, "--seqlens", "8")
@@ -41,22 +38,6 @@ def test_a_bundled_start_compiles_nothing(bundled: Bundled, tmp_path: Path) -> N
     assert (served["refused"], served["compiled"]) == (None, [])
     assert (served["from_cache"], served["misses"]) == (1, 0)
     assert served["error"] < 1e-5
-
-
-@pytest.mark.long
-def test_a_start_goes_on_without_a_bundle_of_another_table(
-    bundled: Bundled, tmp_path: Path
-) -> None:
-    for name in ("t.json", "t.bundle"):
-        shutil.copy(bundled[0] / name, tmp_path)
-    table = read(tmp_path / "t.json")
-    older = replace(table.provenance, created="2026-01-02T03:04:05Z")
-    write(tmp_path / "t.json", replace(table, provenance=older))
-    found = serve(tmp_path, tmp_path)
-    assert found["refused"].startswith("table: bundle ")
-    assert len(found["compiled"]) > 0
-    assert (found["from_cache"], found["misses"]) == (0, 0)
-    assert found["error"] < 1e-5
 
 
 @pytest.mark.long

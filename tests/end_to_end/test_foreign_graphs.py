@@ -6,48 +6,42 @@ tests/programs/foreign_graphs.py.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forked_python import run_forked
+from own_processes import PROGRAMS, ROOT, answer_of, python_in
 
 from warmup.serving.audit import audit
+from warmup.table.codec import digest_of
 from warmup.table.store import read
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = str(ROOT / "tests" / "programs" / "foreign_graphs.py")
+PROGRAM = str(PROGRAMS / "foreign_graphs.py")
 FORMS = ("aot", "caches", "artifacts")
 
 Saved = tuple[Path, dict[str, Any]]
 Tables = tuple[Path, Path]
 
 
-def run_program(*words: str, prefix: tuple[str, ...] = ()) -> tuple[Any, str]:
+def run_program(folder: Path, *words: str, prefix: tuple[str, ...] = ()) -> tuple[Any, str]:
     """Run the program in a forked process; return what it printed as JSON, and its stderr."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = run_forked(*prefix, PROGRAM, *words, env=environment, cwd=ROOT)
-    assert done.returncode == 0, done.stderr[-4000:]
-    return json.loads(done.stdout.split("RESULT ")[1]), done.stderr
+    done = python_in(folder, *prefix, PROGRAM, *words, cwd=ROOT)
+    return answer_of(done.stdout), done.stderr
 
 
 @pytest.fixture(scope="module")
 def saved(bmm_tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Saved:
     """A folder of graphs compiled under the table of the library call, and under no table."""
     folder = tmp_path_factory.mktemp("graphs")
-    return folder, run_program("save", str(folder), str(bmm_tables[0]))[0]
+    return folder, run_program(folder, "save", str(folder), str(bmm_tables[0]))[0]
 
 
 @pytest.fixture
 def digests(bmm_tables: Tables) -> list[str]:
     """The digests of both tables, as events have them."""
-    from warmup.table.codec import digest_of
-
     return [digest_of(read(path))[:16] for path in bmm_tables]
 
 
@@ -59,7 +53,7 @@ def counts(calls: int, hits: int = 0, from_cache: int = 0, foreign: str = "") ->
 
 def test_a_graph_of_this_table_is_from_cache(saved: Saved, bmm_tables: Tables) -> None:
     """Under the table that it was compiled under, a graph of any form counts as from cache."""
-    result, _ = run_program("load", str(saved[0]), str(bmm_tables[0]))
+    result, _ = run_program(saved[0], "load", str(saved[0]), str(bmm_tables[0]))
     assert result["fallback"]["table"] == dict.fromkeys(FORMS, counts(1, from_cache=1))
 
 
@@ -71,7 +65,7 @@ def test_a_graph_of_another_table_or_of_none_is_foreign(
     Saved cache artifacts are not found, since their keys have the tag: nothing is foreign.
     """
     words = (str(saved[0]), str(bmm_tables[1]), "fallback", "strict")
-    loaded, _ = run_program("load", *words)
+    loaded, _ = run_program(saved[0], "load", *words)
     for compiled, under in (("table", digests[0]), ("none", "none")):
         fallback, strict = loaded["fallback"][compiled], loaded["strict"][compiled]
         for form in ("aot", "caches"):
@@ -89,7 +83,7 @@ def test_a_graph_of_another_table_or_of_none_is_foreign(
 
 def test_without_a_table_the_graph_keeps_the_tables_kernels(saved: Saved) -> None:
     """No warmup, no word: kernels of a file, or of caches without the tag, run as they are."""
-    result, _ = run_program("load", str(saved[0]), "none")
+    result, _ = run_program(saved[0], "load", str(saved[0]), "none")
     forms = result["fallback"]["table"]
     assert [forms[form] for form in ("aot", "caches")] == [{"library_calls": 1}] * 2
 
@@ -107,9 +101,8 @@ def test_run_counts_a_foreign_graph_of_a_program_that_only_loads(
     """The table is installed before the load; the last line and the audit have the graph."""
     log = tmp_path / "audit.jsonl"
     words = ("-m", "warmup", "run", "--table", str(bmm_tables[1]), "--audit-log", str(log), "--")
-    result, stderr = run_program(
-        "call", str(saved[0] / "table" / "aot"), prefix=(*words, sys.executable)
-    )
+    graph = str(saved[0] / "table" / "aot")
+    result, stderr = run_program(tmp_path, "call", graph, prefix=(*words, sys.executable))
     assert result == {"library_calls": 1}
     assert f"foreign 1 graph ({digests[0]} 1), processes 1" in stderr.splitlines()[-1]
     assert audit([log]).failures(("foreign",)) == ("foreign",)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import run_python
+from own_processes import peak_of
 from sample_tables import make_key, make_row, make_table
 
 from warmup.core.errors import (
@@ -38,23 +38,6 @@ MARK = "@@here@@"
 TEXT = encode(make_table({KEY: make_row()}))
 DOCUMENT = json.loads(TEXT)
 Place = tuple[str, ...]
-
-# Prints the peak memory in MB of reading a file, beyond what a small file takes.
-PEAK = """
-import resource, sys
-from pathlib import Path
-from warmup.core.errors import WarmupError
-from warmup.serving.audit import read_misses
-from warmup.table.store import read
-work, said, peaks = read if sys.argv[1] == "table" else read_misses, "read", []
-for path in sys.argv[2:]:
-    try:
-        work(Path(path))
-    except WarmupError as error:
-        said = str(error)
-    peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
-print(round(peaks[-1] - peaks[0]), said)
-"""
 
 
 def _places(value: Any, place: Place = ()) -> Iterator[Place]:
@@ -281,14 +264,6 @@ def test_what_is_no_table_file_is_a_table_error(
         read(tmp_path / "0.json")
 
 
-def _peak(kind: str, *paths: Path) -> tuple[int, str]:
-    """Return the memory in MB that the last file of *paths* takes, and the last error."""
-    done = run_python("-c", PEAK, kind, *map(str, paths))
-    megabytes, _, said = done.stdout.partition(" ")
-    assert done.returncode == 0, done.stderr
-    return int(megabytes), said.strip()
-
-
 def test_a_hostile_file_takes_little_memory(tmp_path: Path) -> None:
     """A file of 20 MB that is refused took at most 60 MB to read, and most far less."""
     small, large = tmp_path / "small", tmp_path / "large"
@@ -306,5 +281,5 @@ def test_a_hostile_file_takes_little_memory(tmp_path: Path) -> None:
         ("misses", '{"schema": 1, "x": [@{}]}', "{},"),
     ):
         large.write_text(text.replace("@", filler * (20_000_000 // len(filler))))
-        megabytes, said = _peak(kind, small, large)
+        megabytes, said = peak_of(kind, small, large)
         assert (said != "read", megabytes <= 60) == (True, True), (text, said, megabytes)
