@@ -270,12 +270,14 @@ RANGED = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
 
 def test_a_region_asks_for_the_upper_end_of_a_range() -> None:
     """Dynamic sizes of the epilogue too; without an end, or with two ends, a range stays."""
+    strided = "mm m={0} n=512 k=256 bf16 a=any(1,{0}) b=row out=bf16 | epilogue=none"
     two = "bmm batch=2..8 m=33..64 n=512 k=256 bf16 a=row b=row out=bf16 | epilogue=relu"
     for key, asked in (
         (RANGED.format("33..64", "none"), RANGED.format("64", "none")),
         (RANGED.format("33..64", "mul(bf16[s,512])"), RANGED.format("64", "mul(bf16[64,512])")),
         (RANGED.format("64", "mul(bf16[64,512])"), RANGED.format("64", "mul(bf16[64,512])")),
         (RANGED.format("2..", "relu"), RANGED.format("2..", "relu")),
+        (strided.format("2..8"), strided.format("8")),
         (two, two),
     ):
         assert GemmProblem.of_key(key).at_upper_end().key == asked
