@@ -63,8 +63,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Path, str]]:
-    # ``run_once("mlp", "-m", "warmup", ..., NAME="value")``: a folder, and what Python printed. The
-    # first worker that wants *name* runs it in a folder of that name, from empty caches, in a
+    """``run_once("mlp", "-m", "warmup", ..., NAME="value")``: a folder, and what Python printed."""
+    # The first worker that wants *name* runs it in a folder of that name, from empty caches, in a
     # forked process; the others wait and get the same.
     base = tmp_path_factory.getbasetemp()
     shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -89,13 +89,13 @@ def run_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Pa
 
 @pytest.fixture(scope="session")
 def variables(run_once: Callable[..., tuple[Path, str]]) -> dict[str, str]:
-    # What processes that compile are told, so that they wait less; no answer depends on it. Where
-    # the caches are empty, every process first compiles and loads one probe for each set of vector
-    # instructions: 6 s, more than most models here. They are tried here, once; if this CPU runs
-    # what it reports, inductor is told so. The caches themselves still start empty: neither a probe
-    # nor a graph, a kernel or a timing is carried over. Of a source that several processes write,
-    # the compiler's answer is a copy (`programs/g++`). And threads that wait sleep, since the
-    # workers share the cores.
+    """What processes that compile are told, so that they wait less; no answer depends on it."""
+    # Where the caches are empty, every process first compiles and loads one probe for each set of
+    # vector instructions: 6 s, more than most models here. They are tried here, once; if this CPU
+    # runs what it reports, inductor is told so. The caches themselves still start empty: neither a
+    # probe nor a graph, a kernel or a timing is carried over. Of a source that several processes
+    # write, the compiler's answer is a copy (`programs/g++`). And threads that wait sleep, since
+    # the workers share the cores.
     folder, said = run_once("probes", "-c", _PROBES)
     probed = {"TORCHINDUCTOR_VEC_ISA_OK": "1"} if said == "1\n" else {}
     # Several runs, one after the other with the same compiler and headers, may share a folder.
@@ -133,8 +133,8 @@ def heeded_ctrl_c() -> Iterator[None]:
 
 @pytest.fixture
 def toy_kind(monkeypatch: pytest.MonkeyPatch) -> Kind:
-    # A row kind that no module of warmup knows, in the registry while the test runs. One of its
-    # keys: ``toy cat m=1..8 n=4 via=sum f32 tag=7``.
+    """A row kind that no module of warmup knows, in the registry while the test runs."""
+    # One of its keys: ``toy cat m=1..8 n=4 via=sum f32 tag=7``.
     monkeypatch.setitem(KINDS, _TOY.name, _TOY)
     return _TOY
 

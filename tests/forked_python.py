@@ -42,9 +42,9 @@ Done = subprocess.CompletedProcess[str]
 
 
 def run_forked(*words: str, env: Mapping[str, str], cwd: Path) -> Done:
-    # Run Python with *words* (``-m``, ``-c`` or a path first) in *cwd*, its output captured. Of the
-    # variables that are read on import, the server has those named in `prepare`; a program with
-    # other ones runs in a process that is not forked.
+    """Run Python with *words* (``-m``, ``-c`` or a path first) in *cwd*, its output captured."""
+    # Of the variables that are read on import, the server has those named in `prepare`; a program
+    # with other ones runs in a process that is not forked.
     if _read_on_import(env) != _of_server:
         return subprocess.run(
             [sys.executable, *words], env=env, cwd=cwd, capture_output=True, text=True, check=False
@@ -59,9 +59,9 @@ def run_forked(*words: str, env: Mapping[str, str], cwd: Path) -> Done:
 
 @contextlib.contextmanager
 def talk_forked(*words: str, env: Mapping[str, str], cwd: Path) -> Iterator[Callable[[str], str]]:
-    # Start Python as `run_forked` does; yield what writes a line to it and returns its next. The
-    # program has ended where the returned line is empty, and after the block. Its variables that
-    # are read on import are those of `prepare`.
+    """Start Python as `run_forked` does; yield what writes a line to it and returns its next."""
+    # The program has ended where the returned line is empty, and after the block. Its variables
+    # that are read on import are those of `prepare`.
     assert _read_on_import(env) == _of_server
     (read_in, write_in), (read_out, write_out) = os.pipe(), os.pipe()
     with os.fdopen(read_in) as its_in, os.fdopen(write_out, "w") as its_out:

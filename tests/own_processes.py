@@ -32,16 +32,16 @@ def environment() -> dict[str, str]:
 
 
 def codes_of(words: Sequence[str]) -> set[int]:
-    # Return the exit codes of a command of *words* that did what it was told. A build with few rows
-    # on a busy machine may find that it could decide none of them.
+    """Return the exit codes of a command of *words* that did what it was told."""
+    # A build with few rows on a busy machine may find that it could decide none of them.
     return {0, EXIT_UNDECIDED} if "build" in words else {0}
 
 
 def python_in(
     folder: Path, *words: str, code: int | None = None, cwd: Path | None = None, **variables: str
 ) -> Done:
-    # Run Python in a forked process, in *cwd* or else in *folder*, which has its caches. The
-    # process ends with *code*, or else as a command that did what it was told.
+    """Run Python in a forked process, in *cwd* or else in *folder*, which has its caches."""
+    # The process ends with *code*, or else as a command that did what it was told.
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     done = run_forked(*words, env={**environment(), **caches, **variables}, cwd=cwd or folder)
     assert done.returncode in (codes_of(words) if code is None else {code}), done.stderr[-4000:]

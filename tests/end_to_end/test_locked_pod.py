@@ -73,8 +73,8 @@ def locked(folder: Path, *words: str, before: tuple[str, ...] = (), **variables:
 def folder(
     net: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    # A read-only folder with nothing but net.json, a table for 8 rows built here. `check` remarks
-    # on no unstable row, whatever else the machine did during the build.
+    """A read-only folder with nothing but net.json, a table for 8 rows built here."""
+    # `check` remarks on no unstable row, whatever else the machine did during the build.
     folder, table = tmp_path_factory.mktemp("locked"), read(net[0])
     rows = {k: replace(r, evidence=replace(r.evidence, flags=())) for k, r in table.rows.items()}
     stable = tmp_path_factory.mktemp("stable") / "net.json"

@@ -38,8 +38,8 @@ pytestmark = pytest.mark.nightly
 
 
 def planted_in(said: str) -> dict[str, Any]:
-    # Return what a program printed of its planted faults, each of which was reported. Those of
-    # outer hooks are not where strict serving refuses the first inner one.
+    """Return what a program printed of its planted faults, each of which was reported."""
+    # Those of outer hooks are not where strict serving refuses the first inner one.
     found: dict[str, Any] = json.loads(said.partition("PLANTED ")[2])
     assert found.get("refused") or found["reached"].keys() == found["reported"].keys()
     return found

@@ -46,8 +46,8 @@ def serve(folder: Path, module: str, name: str, inputs: str) -> Any:
 
 @pytest.fixture(scope="module")
 def folder(net: tuple[Path, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # A folder with a table of the measuring model, for 8 and 24 rows. Its layer is that of `net`,
-    # whose table has the row for 8 already.
+    """A folder with a table of the measuring model, for 8 and 24 rows."""
+    # Its layer is that of `net`, whose table has the row for 8 already.
     folder = tmp_path_factory.mktemp("net")
     shutil.copy(net[0], folder / "table.json")
     words = ("--model", NET, "--seqlens", "8,24", "--out", "table.json")

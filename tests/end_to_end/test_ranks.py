@@ -25,8 +25,9 @@ Built = tuple[Path, dict[str, Any]]
 
 
 def launch(folder: Path, table: Path, **extra: str) -> Done:
-    # Run the program on two ranks, with as many threads as the table was built with. torchrun would
-    # set one thread where nothing is said, and the table would be for another device.
+    """Run the program on two ranks, with as many threads as the table was built with."""
+    # torchrun would set one thread where nothing is said, and the table would be for another
+    # device.
     caches = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor")}
     threads = {"OMP_NUM_THREADS": str(read(table).provenance.runtime.device.threads)}
     launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

@@ -48,7 +48,7 @@ def tables(built: Built, tmp_path_factory: pytest.TempPathFactory) -> list[Path]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    # ``start(table, seed=1)``: what a start with empty caches and the table's threads answered.
+    """``start(table, seed=1)``: what a start with empty caches and the table's threads answered."""
     # With ``code=10``: what it printed to stderr.
     count = iter(range(100))
 

@@ -49,9 +49,9 @@ def with_rows(built: Built, path: Path, change: Callable[[str, Row], Row]) -> Pa
 
 @pytest.fixture(scope="module")
 def template_table(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # The built table with the C++ template as every winner, whatever this machine prefers. The
-    # kwargs come from the build's own candidates, so that each row is one that a build on a machine
-    # where the template is faster would have written.
+    """The built table with the C++ template as every winner, whatever this machine prefers."""
+    # The kwargs come from the build's own candidates, so that each row is one that a build on a
+    # machine where the template is faster would have written.
     offered = {
         problem["key"]: next(
             each["choice"] for each in problem["candidates"] if each["choice"].startswith("cpp::")

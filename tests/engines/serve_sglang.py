@@ -159,9 +159,9 @@ class _Anything(ModuleType):
 
 
 def _be_like_sglangs_cpu() -> None:
-    # Let SGLang's CPU graph runner run without SGLang's CPU kernels, in this process. The kernels
-    # need AVX512 or AMX and are built from source. Attention is torch's, which SGLang has as a
-    # backend without graphs.
+    """Let SGLang's CPU graph runner run without SGLang's CPU kernels, in this process."""
+    # The kernels need AVX512 or AMX and are built from source. Attention is torch's, which SGLang
+    # has as a backend without graphs.
     _stand_in_for_torchvision()
     from sglang.srt.layers.attention.attention_registry import ATTENTION_BACKENDS
     from sglang.srt.layers.attention.torch_native_backend import TorchNativeAttnBackend

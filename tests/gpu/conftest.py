@@ -23,8 +23,9 @@ def needs_gpu() -> None:
 
 @pytest.fixture(scope="session")
 def start() -> Callable[..., subprocess.CompletedProcess[str]]:
-    # ``start(folder, *command, **environment)``: run Python with the caches in *folder*. A bundle
-    # beside a table, whose graphs ask nothing, is taken where ``WARMUP_BUNDLE`` is empty.
+    """``start(folder, *command, **environment)``: run Python with the caches in *folder*."""
+
+    # A bundle beside a table, whose graphs ask nothing, is taken where ``WARMUP_BUNDLE`` is empty.
     def run(
         folder: Path, *command: object, cwd: Path = ROOT, **extra: str
     ) -> subprocess.CompletedProcess[str]:

@@ -29,8 +29,9 @@ def _environment(folder: Path, **environment: str) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def run_program() -> Callable[..., Any]:
-    # ``run_program(folder, *words, **environment)``: the JSON that a Python process printed. The
-    # caches of the process are in *folder*; it must succeed.
+    """``run_program(folder, *words, **environment)``: the JSON that a Python process printed."""
+
+    # The caches of the process are in *folder*; it must succeed.
     def run(folder: Path, *words: str, **environment: str) -> Any:
         done = run_forked(*words, env=_environment(folder, **environment), cwd=ROOT)
         assert done.returncode == 0, done.stderr[-3000:]
@@ -82,7 +83,7 @@ Conversation = Callable[..., AbstractContextManager[Callable[..., dict[str, Any]
 
 @pytest.fixture(scope="session")
 def conversation() -> Conversation:
-    # Start a program of tests/programs with its caches in a folder, and end it after the test.
+    """Start a program of tests/programs with its caches in a folder, and end it after the test."""
     # Yields ``ask(**case)``: it sends a case to the program and returns the printed result. A
     # program that changes what inductor reads on import is not forked.
     return _conversation

@@ -21,8 +21,8 @@ MIXED = {"layers": 4, "sizes": [16], "dtype": "float32", "mixed": True}
 def answers(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]
 ) -> dict[str, list[dict[str, Any]]]:
-    # Layers in bf16, in f32 along a range, and mixed, under a table, by warmup and by torch. By
-    # torch: with its own functions where warmup replaces them.
+    """Layers in bf16, in f32 along a range, and mixed, under a table, by warmup and by torch."""
+    # By torch: with its own functions where warmup replaces them.
     found = {}
     for way in ("warmup", "torch"):
         words = (str(PROGRAM), way, json.dumps([BF16, F32, MIXED]))

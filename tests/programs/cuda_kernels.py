@@ -392,8 +392,9 @@ class Scenarios:
 
 @contextlib.contextmanager
 def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
-    # Let this process be the compile worker; what it is told and compiles goes to *told*. What a
-    # worker returns is pickled, and it leaves no kernel in this process's memory.
+    """Let this process be the compile worker; what it is told and compiles goes to *told*."""
+
+    # What a worker returns is pickled, and it leaves no kernel in this process's memory.
     class Pool:
         def submit(self, task: Callable[..., Any], *args: Any) -> Future[Any]:
             done: Future[Any] = Future()

@@ -69,8 +69,8 @@ def make_graph(case: Case) -> h100.Graph:
 
 
 def run_pass(case: Case, times: list[float] | None = None) -> tuple[int, list[str]]:
-    # Return how often the pass pads in the case's graph, and its guards on sizes. It measures
-    # *times* itself, if at all; what it would run has no memory.
+    """Return how often the pass pads in the case's graph, and its guards on sizes."""
+    # It measures *times* itself, if at all; what it would run has no memory.
     graph, _, mode = make_graph(case)
     assert mode.shape_env is not None
     mode.shape_env.guards.clear()

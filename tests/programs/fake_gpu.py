@@ -100,7 +100,7 @@ def spell(config: Any) -> str:
 def pretend_launches(
     time_us: Callable[[Mapping[str, int]], float], refuses: Callable[[str], bool]
 ) -> Work:
-    # Load, launch and time generated kernels on nothing; return the log, which goes on growing.
+    """Load, launch and time generated kernels on nothing; return the log, which goes on growing."""
     # *time_us* states the time of a config. A config that *refuses* says true of does not load, as
     # one that needs more than the device has.
     from torch._dynamo import device_interface

@@ -162,7 +162,7 @@ def serve(
     tag: str = "test",
     **words: Any,
 ) -> tuple[Any, dict[str, Any]]:
-    # Return what *make* returns under a table of *rows*, and the error of warmup's, and events.
+    """Return what *make* returns under a table of *rows*, and the error of warmup's, and events."""
     # *mode* is what happens without a row, or ``tune`` to ask *tuner*; *words* go to the `Lookup`.
     events: list[Event] = []
     tunes = mode == "tune"

@@ -260,8 +260,8 @@ def warmed(function: Callable[..., Any], policy: str, sizes: tuple[int, ...], **
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[str]]:
-    # Note when a kernel goes to a worker and when one graph's are waited for. Each wait leaves a
-    # kernel with inductor's bundler, as a Triton kernel does that is loaded.
+    """Note when a kernel goes to a worker and when one graph's are waited for."""
+    # Each wait leaves a kernel with inductor's bundler, as a Triton kernel does that is loaded.
     events: list[str] = []
     folder = Path(triton_cache_dir(0)) / KERNEL
     folder.mkdir(parents=True, exist_ok=True)

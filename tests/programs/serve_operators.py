@@ -152,8 +152,8 @@ TABLES: dict[str, Callable[[], dict[str, Row]]] = {
 
 
 def model_and_inputs(name: str) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    # Return what is compiled for *name*, and the arguments of its call. A model of the zoo is
-    # called in its first bucket.
+    """Return what is compiled for *name*, and the arguments of its call."""
+    # A model of the zoo is called in its first bucket.
     if not name.startswith("zoo:"):
         function, (given, *rest), kwargs = case_of(name)
         return Served(function, rest, kwargs), (given,), {}

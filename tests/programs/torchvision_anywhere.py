@@ -11,10 +11,10 @@ _OPERATORS = ("nms", "qnms")
 
 
 def import_torchvision() -> None:
-    # Import torchvision, if it is installed, also where its operators cannot be loaded. PyPI has it
-    # for CUDA only. Beside torch for a CPU it then fails for want of operators that it registers
-    # fakes for, and so does importing timm or parts of transformers. No model of the zoo uses such
-    # an operator.
+    """Import torchvision, if it is installed, also where its operators cannot be loaded."""
+    # PyPI has it for CUDA only. Beside torch for a CPU it then fails for want of operators that it
+    # registers fakes for, and so does importing timm or parts of transformers. No model of the zoo
+    # uses such an operator.
     try:
         importlib.import_module("torchvision")
     except ModuleNotFoundError:

@@ -87,8 +87,8 @@ def watching(walk: Walk) -> Any:
 
 
 def serve(built: Path) -> None:
-    # Compile the model once from a table of *built*'s row, with the library as its winner. A C++
-    # winner passes one module more, and which of them wins is up to the machine.
+    """Compile the model once from a table of *built*'s row, with the library as its winner."""
+    # A C++ winner passes one module more, and which of them wins is up to the machine.
     table, served = read(built), built.with_name("served.json")
     library = Winner(Family.EXTERN, "aten::_mkl_linear")
     rows = {key: replace(row, winner=library) for key, row in table.rows.items()}

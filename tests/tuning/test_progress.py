@@ -310,8 +310,10 @@ def test_a_table_that_does_not_fit_is_refused_whole() -> None:
 
 
 def _replayed(log: str, before: int) -> list[float]:
-    # Return actual over estimated seconds left, after each item of *log* from the first minute on.
-    # *before* seconds were gone when it began; the last half minute is left out.
+    """Return actual over estimated seconds left, after each item of *log* from the first minute on.
+
+    *before* seconds were gone when it began; the last half minute is left out.
+    """
     lines = [one.split() for one in log.replace("\n", ",").split(",") if one]
     items = [(float(at), BuildStage(stage), int(n), float(s)) for at, stage, n, s in lines]
     now, said = [0.0], list[tuple[float, float]]()

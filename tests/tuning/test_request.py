@@ -39,8 +39,8 @@ Seen = list[tuple[str, BuildRequest]]
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Seen:
-    # Every request that `build` checks, and that a runner gets; nothing is measured. The plan of a
-    # model has a GEMM and a launch config. Each runner tunes what it is asked for.
+    """Every request that `build` checks, and that a runner gets; nothing is measured."""
+    # The plan of a model has a GEMM and a launch config. Each runner tunes what it is asked for.
     found: Seen = []
     check = BuildRequest.check
 

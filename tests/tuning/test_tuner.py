@@ -359,8 +359,8 @@ Times = Mapping[Winner, float]
 def look(
     low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
 ) -> tuple[Winner, tuple[SizeOutcomes, ...], list[tuple[int | None, list[Winner]]]]:
-    # Return the winner, the outcomes by size, and the runs by size. *alone* is the time of a new
-    # winner at 560. None is a size whose trial cannot be run.
+    """Return the winner, the outcomes by size, and the runs by size."""
+    # *alone* is the time of a new winner at 560. None is a size whose trial cannot be run.
     problem, candidates = GemmProblem.of_key(make_key("257..560")), tuple(map(Candidate, OWN))
     base = GemmQuestion(problem, "cpu", candidates, library=LIBRARY, size=560)
     asked: list[tuple[int | None, list[Winner]]] = []

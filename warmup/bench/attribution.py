@@ -451,9 +451,9 @@ def _tensor(sizes: Any, name: str) -> _Tensor | None:
 
 
 def _linear_product(tensors: Sequence[Any]) -> tuple[int, int, int, bool] | None:
-    # Return m, n and k of a linear with the arguments *tensors*; None where they do not fit. And
-    # whether the weight, with the rows of its output, is the third of them, after a packed copy or
-    # after what ``_linear_pointwise.binary`` adds; else it is the second.
+    """Return m, n and k of a linear with the arguments *tensors*; None where they do not fit."""
+    # And whether the weight, with the rows of its output, is the third of them, after a packed copy
+    # or after what ``_linear_pointwise.binary`` adds; else it is the second.
     is_third = len(tensors) > 2 and tensors[2] is not None and len(tensors[2].sizes) > 1  # noqa: PLR2004
     x, weight = (*tensors[:1], *tensors[1 + is_third : 2 + is_third], None, None)[:2]
     if x is None or weight is None or len(weight.sizes) != 2 or x.sizes[-1:] != weight.sizes[1:]:  # noqa: PLR2004

@@ -306,9 +306,10 @@ class CompareProgress:
 
 
 def parse_variants(text: str | None, model: str, *, pads: bool = False) -> tuple[Variant, ...]:
-    # Return the variants in the comma-separated *text*; eager and default always, and first. An
-    # item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``. Without
-    # *text* all variants of *model* are returned, padded weights only if the table *pads* weights.
+    """Return the variants in the comma-separated *text*; eager and default always, and first."""
+    # An item is a `How`, of *model*, or another model: ``NAME=MODEL`` or ``NAME=MODEL+HOW``.
+    # Without *text* all variants of *model* are returned, padded weights only if the table *pads*
+    # weights.
     if text is None:
         text = ",".join(how for how in How if pads or how is not How.TABLE_PADDED)
     named: dict[str, Variant] = {}

@@ -238,9 +238,9 @@ class Copies:
 
 
 def copy_operands(module: nn.Module, inputs: Sequence[Inputs], room: int) -> Copies:
-    # Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies. The copies
-    # take at most *room* bytes and at most 16 GiB; all buckets have equally many. Weights and
-    # inputs that are not dense, or of a subclass, are not copied.
+    """Return *module*'s parameters and buffers and *inputs*, each with up to 63 copies."""
+    # The copies take at most *room* bytes and at most 16 GiB; all buckets have equally many.
+    # Weights and inputs that are not dense, or of a subclass, are not copied.
     unique = dict.fromkeys((*module.parameters(), *module.buffers()))
     weights = tuple(weight for weight in unique if is_plain(weight.data))
     contents = tuple(weight.data for weight in weights)

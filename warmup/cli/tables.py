@@ -59,8 +59,8 @@ ROW_HEAD: Final = ("winner", "us", "library us", "speed-up")
 
 
 def spell_table(table: Table, words: str | None = None) -> Iterator[str]:
-    # Yield the origin of *table*, then a grid for each kind of its rows with *words*. What all rows
-    # of a kind have in common, other than sizes, stands once above them.
+    """Yield the origin of *table*, then a grid for each kind of its rows with *words*."""
+    # What all rows of a kind have in common, other than sizes, stands once above them.
     yield from _spell_origin(table)
     keys = _select(table, words)
     for kind in KINDS.values():
@@ -257,8 +257,8 @@ def _peaks(reviewed: Reviewed) -> str:
 
 
 def _document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
-    # Return the peaks, the doubts and the numbers of each table as JSON values. A share is the
-    # least that a number can mean; null where its work or the peaks are unknown.
+    """Return the peaks, the doubts and the numbers of each table as JSON values."""
+    # A share is the least that a number can mean; null where its work or the peaks are unknown.
     return [
         {
             "file": str(path),

@@ -81,7 +81,7 @@ class InputSpec:
 
 
 def parse_sizes(text: str, source: str) -> tuple[int, ...]:
-    # Return the sizes in text such as ``560,1024``, ranges expanded, in the order given.
+    """Return the sizes in text such as ``560,1024``, ranges expanded, in the order given."""
     # ``4..8192`` is 4, 8, 16 and so on, doubled up to 8192; ``128..4096:128`` goes in steps of 128.
     # The end of a range is always its last size. A SettingsError names *source*: no size, a size
     # twice, a range above its end, or more than `MAX_BUCKETS` sizes.

@@ -193,7 +193,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _is_descriptor(path: Path) -> bool:
-    # Whether *path* leads through ``/proc/PID/fd``, as ``/dev/stdout`` and ``/dev/fd/1`` do.
+    """Whether *path* leads through ``/proc/PID/fd``, as ``/dev/stdout`` and ``/dev/fd/1`` do."""
     # Replacing the file behind it would leave the process with the old one open.
     for _ in range(_MAX_LINKS):
         folder = Path(os.path.realpath(path.parent))
@@ -356,8 +356,8 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _make_folder(folder: Path) -> int:
-    # Make the *folder* of lock files, as open as the folder around it, and return its mode. The
-    # sticky bit is left out: with it a lock file excludes all but the user who locked first.
+    """Make the *folder* of lock files, as open as the folder around it, and return its mode."""
+    # The sticky bit is left out: with it a lock file excludes all but the user who locked first.
     with contextlib.suppress(FileExistsError):
         folder.mkdir()
         around = folder.parent.stat()

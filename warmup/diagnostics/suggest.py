@@ -116,14 +116,14 @@ def suggest(
 
 
 def partitions(works: Sequence[int], counts: Sequence[int], most: int) -> list[_Partition]:
-    # Return the best ends of 1, 2 ... *most* intervals, each with its cost. An interval that ends
-    # at *j* costs ``works[j]`` for each count in it; *works* ascend strictly. With ``total[i]`` the
-    # counts before *i*, the best cost of *k* intervals that end at *j* is :: best[k][j] = works[j]
-    # * total[j + 1] + min over i of best[k-1][i-1] - total[i] * works[j] The terms under the
-    # minimum are lines in ``works[j]`` whose slopes fall with *i*, evaluated at rising points. So
-    # their lower envelope is a queue, which each line enters and leaves once: O(n * most) in all,
-    # in exact integers: P. Brucker, "Efficient algorithms for some path partitioning problems",
-    # Discrete Applied Mathematics 62 (1995), the convex hull trick.
+    """Return the best ends of 1, 2 ... *most* intervals, each with its cost."""
+    # An interval that ends at *j* costs ``works[j]`` for each count in it; *works* ascend strictly.
+    # With ``total[i]`` the counts before *i*, the best cost of *k* intervals that end at *j* is ::
+    # best[k][j] = works[j] * total[j + 1] + min over i of best[k-1][i-1] - total[i] * works[j] The
+    # terms under the minimum are lines in ``works[j]`` whose slopes fall with *i*, evaluated at
+    # rising points. So their lower envelope is a queue, which each line enters and leaves once: O(n
+    # * most) in all, in exact integers: P. Brucker, "Efficient algorithms for some path
+    # partitioning problems", Discrete Applied Mathematics 62 (1995), the convex hull trick.
     total = [0, *accumulate(counts)]
     last = len(works) - 1
     best = [work * count for work, count in zip(works, total[1:], strict=True)]
@@ -180,8 +180,8 @@ class _Observed(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_histogram(source: str | Path | BinaryIO | Mapping[int, int]) -> dict[int, int]:
-    # Return the count of each size in *source*: a file's path, a binary stream, or a mapping. A
-    # line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``, the first also the
+    """Return the count of each size in *source*: a file's path, a binary stream, or a mapping."""
+    # A line is ``SIZE``, ``SIZE,COUNT`` or ``{"size": SIZE, "count": COUNT}``, the first also the
     # header ``size`` or ``size,count``. A missing count is 1, counts of a size add up, and blank
     # lines and counts of 0 are left out. Memory is bounded. A SettingsError names the line.
     if isinstance(source, Mapping):

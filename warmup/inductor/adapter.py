@@ -305,8 +305,9 @@ _X86 = ("x86_64", "AMD64")
 
 
 def list_one_isa(patches: Patches) -> None:
-    # Let inductor list the first instruction set that works, until *patches* is restored. Where a
-    # caller names one, and on other machines than x86, inductor's own list is used.
+    """Let inductor list the first instruction set that works, until *patches* is restored."""
+
+    # Where a caller names one, and on other machines than x86, inductor's own list is used.
     def wrap(original: Callable[[], list[Any]]) -> Callable[[], list[Any]]:
         first = functools.cache(_first_that_works)
 

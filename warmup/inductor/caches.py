@@ -51,9 +51,9 @@ _LEFT_BEHIND_S: Final = 24 * 3600
 
 
 def read_kernels(folder: Path, triton: Path) -> dict[str, bytes]:
-    # Return the compiled kernels in inductor's cache folder *folder* and in *triton*, by name. A
-    # library that `kept_kernels` put there is left out where nothing asked for it: inductor writes
-    # the source beside it. Libraries of probes, which are built once in a process, are all
+    """Return the compiled kernels in inductor's cache folder *folder* and in *triton*, by name."""
+    # A library that `kept_kernels` put there is left out where nothing asked for it: inductor
+    # writes the source beside it. Libraries of probes, which are built once in a process, are all
     # returned.
     members: dict[str, bytes] = {}
     for path in sorted(triton.glob("*/*")):

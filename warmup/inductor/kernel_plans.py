@@ -202,10 +202,10 @@ def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> Plan
 
 
 def _moved_by(node: Any) -> int:
-    # Return the bytes that *node* reads and writes, each buffer once. Of several fused nodes
-    # inductor counts whole buffers. A buffer that is read at computed places, as an embedding's
-    # weight is, counts as many elements as the largest node that reads it has: the others are taken
-    # to read the same places.
+    """Return the bytes that *node* reads and writes, each buffer once."""
+    # Of several fused nodes inductor counts whole buffers. A buffer that is read at computed
+    # places, as an embedding's weight is, counts as many elements as the largest node that reads it
+    # has: the others are taken to read the same places.
     moved = node.get_read_write_buffer_accesses(include_reads=True, include_writes=True)
     reads = node.read_writes.reads
     gathered = {dep.name for dep in reads if isinstance(dep, MemoryDep) and dep.is_indirect()}

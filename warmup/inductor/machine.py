@@ -206,9 +206,9 @@ def compile_first_kernel(arch: int) -> None:
 def compile_into_cache(
     name: str, path: str, config: Mapping[str, Any], environment: Mapping[str, str]
 ) -> None:
-    # Compile the kernel *name* in the file *path* with one *config* into Triton's cache. A failure
-    # leaves nothing: the parent compiles again and finds out why. *environment* has the folders of
-    # the caches, which may change while the worker lives.
+    """Compile the kernel *name* in the file *path* with one *config* into Triton's cache."""
+    # A failure leaves nothing: the parent compiles again and finds out why. *environment* has the
+    # folders of the caches, which may change while the worker lives.
     os.environ.update(environment)
     from torch._inductor.runtime.compile_tasks import _reload_python_module, _set_triton_ptxas_path
     from torch._inductor.runtime.triton_heuristics import config_from_dict
@@ -224,8 +224,9 @@ def compile_into_cache(
 
 
 def _rank_below_measurements(compiler: Any) -> None:
-    # Give the workers a lower priority: they compile while this process or its child measures. They
-    # are forked by the process that the pool starts, after its first job, and inherit its priority.
+    """Give the workers a lower priority: they compile while this process or its child measures."""
+    # They are forked by the process that the pool starts, after its first job, and inherit its
+    # priority.
     process = getattr(compiler.process_pool(), "process", None)
     if process is not None:
         with contextlib.suppress(OSError):  # it ended; the first job says so

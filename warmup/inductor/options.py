@@ -219,7 +219,7 @@ class CompileOptions(Hooks):
 
 
 def tag_caches(tag: str, patches: Patches, version: Version) -> None:
-    # Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches, in every thread.
+    """Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches, in every thread."""
     # Changes the default below the context-local overrides: the Triton part of the key is read at
     # the first call, outside any compile. A tag set by the caller stays in front.
     before = compiler_config.cache_key_tag
@@ -249,9 +249,9 @@ def option_value(name: str) -> Any:
 
 
 def tuning_is_on() -> bool:
-    # Return whether max-autotune is on in this compile. It is off inside subgraph bodies, which
-    # inductor lowers through the same hooks (torch/_inductor/ir.py, SubgraphBuffer); warmup must
-    # leave these alone.
+    """Return whether max-autotune is on in this compile."""
+    # It is off inside subgraph bodies, which inductor lowers through the same hooks
+    # (torch/_inductor/ir.py, SubgraphBuffer); warmup must leave these alone.
     return bool(inductor_config.max_autotune or inductor_config.max_autotune_gemm)
 
 

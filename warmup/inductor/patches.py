@@ -255,10 +255,11 @@ class Patches:
         self._deactivate.append(undo)
 
     def keep_during(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        # Return *function*, during whose calls no attribute is put back. A compile under way may
-        # hold what only a replacement understands, such as a deferred list of candidates. The
-        # replacements are inactive by then; the last call that began before `restore` puts all
-        # back.
+        """Return *function*, during whose calls no attribute is put back."""
+
+        # A compile under way may hold what only a replacement understands, such as a deferred list
+        # of candidates. The replacements are inactive by then; the last call that began before
+        # `restore` puts all back.
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self._lock:
@@ -327,8 +328,8 @@ def unwrapped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _remove_ended() -> None:
-    # Remove the layers that have ended: from the owner, or from below the layer above. Where other
-    # code wrapped the attribute, its wrapper stays, and ours is inactive below it.
+    """Remove the layers that have ended: from the owner, or from below the layer above."""
+    # Where other code wrapped the attribute, its wrapper stays, and ours is inactive below it.
     while ended := [layer for layer in _layers if layer.has_ended and _removes(layer)]:
         _layers[:] = [layer for layer in _layers if layer not in ended]
 

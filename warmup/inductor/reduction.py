@@ -76,9 +76,9 @@ _SYMBOL: Final = re.compile(r"\b(?:ks|[su])\d+\b")
 
 
 def reduction_problem(features: Any) -> ReductionProblem:
-    # Return the problem of the reduction with *features*; else a ProblemError. A number of rows
-    # that is a range is spelled as inductor's size hint, a power of two, as in keys of launch
-    # configs.
+    """Return the problem of the reduction with *features*; else a ProblemError."""
+    # A number of rows that is a range is spelled as inductor's size hint, a power of two, as in
+    # keys of launch configs.
     nodes = list(features.scheduler_nodes())
     try:
         kept = _kept_buffers(nodes)
@@ -176,9 +176,11 @@ def search_of(
     variants: Sequence[Winner],
     create: Callable[[Winner], Any],
 ) -> LiveSearch:
-    # Return the decision between *variants*, that of inductor's rule first, ready to be measured.
-    # *create* returns the kernels that inductor makes for a variant; *answers* search the launch
-    # config of each.
+    """Return the decision between *variants*, that of inductor's rule first, ready to be measured.
+
+    *create* returns the kernels that inductor makes for a variant; *answers* search the launch
+    config of each.
+    """
     made: dict[Winner, _Variant] = {}
     loaded: dict[Winner, _Loaded] = {}
     uncompiled: dict[Winner, str] = {}
@@ -256,8 +258,8 @@ def _loaded(source: str) -> _Loaded:
 
 
 def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
-    # Return the kernel with the launch config that *answers* find for it. It ends early beyond
-    # *limit_us*. Raises RuntimeError where no config compiles and runs.
+    """Return the kernel with the launch config that *answers* find for it."""
+    # It ends early beyond *limit_us*. Raises RuntimeError where no config compiles and runs.
     kernel, args = loaded.kernel, loaded.args
     search = LaunchSearch(kernel, loaded.offered, args, {}, compile_configs, limit_us)
     live = search.start()
@@ -361,9 +363,9 @@ class ReductionLoops(KindHooks):
         return by_rule
 
     def _send_all(self, scheduling: Any) -> None:
-        # Let workers compile what the searches of the graph's reductions time first. Once for each
-        # graph, before its first search: inductor generates a kernel when the one before has its
-        # row, and while that row is timed the workers would be idle.
+        """Let workers compile what the searches of the graph's reductions time first."""
+        # Once for each graph, before its first search: inductor generates a kernel when the one
+        # before has its row, and while that row is timed the workers would be idle.
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
         scheduler = V.graph.scheduler
         if scheduler in self._known or not has_workers():
@@ -409,9 +411,9 @@ def _send_first_configs(
 
 
 def _reducing_nodes(scheduler: Any, scheduling: Any) -> Generator[Any, None, None]:
-    # Yield each reducing node from the current one on, after inductor asked for its kernel. At each
-    # node the lists of buffers and operations of *scheduler* are those of inductor's codegen there;
-    # no code of the graph is generated, and both lists are put back at the end.
+    """Yield each reducing node from the current one on, after inductor asked for its kernel."""
+    # At each node the lists of buffers and operations of *scheduler* are those of inductor's
+    # codegen there; no code of the graph is generated, and both lists are put back at the end.
     current = scheduler.current_node
     kept = scheduler.available_buffer_names, scheduler.completed_operations
     buffers, operations = map(OrderedSet, kept)

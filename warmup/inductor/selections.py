@@ -138,7 +138,7 @@ class SelectionChoices(KindHooks):
         layout: Any,
         makers: TensorMakers | None,
     ) -> Any:
-        # Return the winner for *problem* among the compiled choices *ready*, to be compiled.
+        """Return the winner for *problem* among the compiled choices *ready*, to be compiled."""
         # *default* is a library's.
         named = {winner: one for one in ready if (winner := self.winner_of(one)) is not None}
         library = self.winner_of(default)
@@ -232,8 +232,9 @@ class GroupedProducts(SelectionChoices):
 
     @staticmethod
     def tensors_for(inputs: Sequence[Any], makers: TensorMakers) -> list[torch.Tensor]:
-        # Return two random factors and, where groups have offsets, those. Offsets of columns and of
-        # factors must be aligned: they are inductor's, of about equal size.
+        """Return two random factors and, where groups have offsets, those."""
+        # Offsets of columns and of factors must be aligned: they are inductor's, of about equal
+        # size.
         a, b = inputs[:2]
         tensors = _random_factors(inputs, int(a.get_size()[-1]))
         if len(inputs) == _OFFSETS:

@@ -19,10 +19,12 @@ def _score_of_scheduler(_scheduler: Any, _node1: Any, _node2: Any, score: int) -
 
 
 def _score_by_name(scheduler: Any, node1: Any, node2: Any, score: int) -> int:
-    # Return the bytes that a template and *node2* share by the names of buffers, if *score* is 0.
-    # Torch 2.11 compares index expressions, which differ behind a view: it finds no shared data
-    # where a template writes 2 dims and its reader has 3 (Scheduler.score_fusion_memory). Later
-    # minors compare names themselves.
+    """Return the bytes that a template and *node2* share by the names of buffers, if *score* is 0.
+
+    Torch 2.11 compares index expressions, which differ behind a view: it finds no shared data where
+    a template writes 2 dims and its reader has 3 (Scheduler.score_fusion_memory). Later minors
+    compare names themselves.
+    """
     if score:
         return score
     ours, others = (one.read_writes.reads | one.read_writes.writes for one in (node1, node2))

@@ -330,7 +330,7 @@ class WeightWatch(Hooks):
             self._made.graphs = outer
 
     def _drop_changed(self, code: CodeType) -> None:
-        # Report the changed weights for which *code* is compiled again, and drop their graphs.
+        """Report the changed weights for which *code* is compiled again, and drop their graphs."""
         # Strict serving raises WeightChangedError: the graphs and their guards stay.
         for graph in [each for each in _armed if each.code is code]:
             if changed := graph.changed():

@@ -73,8 +73,8 @@ def _work(ingredients: Mapping[str, str]) -> Work | None:
 
 
 def _linears_of(key: str) -> tuple[Linear, ...]:
-    # Return the linears that ask for *key* where a CPU freezes their weights; often none. A packed
-    # linear of MKL adds its bias apart, so its key does not say whether there is one.
+    """Return the linears that ask for *key* where a CPU freezes their weights; often none."""
+    # A packed linear of MKL adds its bias apart, so its key does not say whether there is one.
     problem = GemmProblem.of_key(key)
     n, k = problem.n, problem.k
     if problem.op not in CPU_LINEAR or not (n.is_static and k.is_static):
@@ -85,8 +85,8 @@ def _linears_of(key: str) -> tuple[Linear, ...]:
 
 
 def _weight_of(key: str) -> str:
-    # Leave out rows, batch and the layout of their operand, and sizes of scales and epilogues. The
-    # epilogue stays where a library's call may compute it, on a CPU.
+    """Leave out rows, batch and the layout of their operand, and sizes of scales and epilogues."""
+    # The epilogue stays where a library's call may compute it, on a CPU.
     words = key if key.partition(" ")[0] in CPU_LINEAR else key.partition(" | ")[0]
     kept = (word for word in words.split(" ") if word.partition("=")[0] not in _OF_ROWS)
     return _TENSOR_SIZES.sub("", " ".join(kept))

@@ -24,9 +24,9 @@ from warmup.keys.kind import Kind, Problem
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    # Bound the bytes; None without sizes or tensors. Inductor rounds the sizes in these keys up to
-    # powers of two, so each is more than half of what the key says. At least one tensor has all
-    # elements, and at most all of them have.
+    """Bound the bytes; None without sizes or tensors."""
+    # Inductor rounds the sizes in these keys up to powers of two, so each is more than half of what
+    # the key says. At least one tensor has all elements, and at most all of them have.
     words = ("kind", "kernel", "args", "source")
     args = ingredients["args"].split(",")
     tensors = [item_bytes(word[1:]) for word in args if word.startswith("*")]

@@ -164,8 +164,8 @@ def synchronize(device: torch.device) -> None:
 
 
 def _batch_size(call: TimedCall, device: torch.device, l2: L2, sets: int) -> tuple[int, float]:
-    # Return the number of calls in a batch, and the host's microseconds to enqueue one call. The
-    # number depends on the device time only: equally fast candidates have batches of one size.
+    """Return the number of calls in a batch, and the host's microseconds to enqueue one call."""
+    # The number depends on the device time only: equally fast candidates have batches of one size.
     for number in range(_WARM_CALLS):
         call(number)
     enqueue_us, finish_us = min(wall_us(call, device, _WARM_CALLS) for _ in range(2))

@@ -105,8 +105,8 @@ def sm_clock_mhz(device: torch.device) -> int | None:
 
 
 def clock_note(under_load: Sequence[int], *, is_power_capped: bool) -> str | None:
-    # Return at which SM clocks, in MHz, rows were timed *under_load*; None if equal enough. That is
-    # no doubt: the candidates of a row are timed in turns, at one clock.
+    """Return at which SM clocks, in MHz, rows were timed *under_load*; None if equal enough."""
+    # That is no doubt: the candidates of a row are timed in turns, at one clock.
     cause = " at full power" if is_power_capped else ""
     if not under_load:
         return "the SM clock is lowered at full power" if is_power_capped else None
@@ -183,9 +183,11 @@ def read_cpus(root: Path = Path("/")) -> CpuReading | None:
 
 
 def others_share(before: CpuReading, after: CpuReading) -> float:
-    # Return the share of the usable CPUs that other processes took between two readings, 0 to 1.
-    # Others take CPUs of the machine, or a part of the cgroup's quota. CPUs that the quota forbids
-    # to use are nobody's loss.
+    """Return the share of the usable CPUs that other processes took between two readings, 0 to 1.
+
+    Others take CPUs of the machine, or a part of the cgroup's quota. CPUs that the quota forbids to
+    use are nobody's loss.
+    """
     seconds = after.at - before.at
     if seconds <= 0:
         return 0.0
@@ -219,8 +221,8 @@ def _own_seconds(proc: Path) -> float:
 
 
 def family_of(pid: int, proc: Path) -> dict[int, int]:
-    # Return the ticks of *pid* and of all processes that descend from it, by ID. Raises OSError,
-    # ValueError or IndexError where *proc* cannot be read, or is of another form.
+    """Return the ticks of *pid* and of all processes that descend from it, by ID."""
+    # Raises OSError, ValueError or IndexError where *proc* cannot be read, or is of another form.
     children, ticks = defaultdict[int, list[int]](list), {pid: 0}
     for each, parent, used in _processes(proc):
         children[parent].append(each)
@@ -444,8 +446,8 @@ def measured_peaks(device: torch.device, folder: Path | None = None) -> Peaks | 
 
 
 def measure_peaks(device: torch.device) -> Peaks:
-    # Return the highest rates of copies, reads and matmuls that *device* reaches now. Bandwidth is
-    # the better of a large copy (bytes read plus bytes written) and a large read.
+    """Return the highest rates of copies, reads and matmuls that *device* reaches now."""
+    # Bandwidth is the better of a large copy (bytes read plus bytes written) and a large read.
     tflops, clocks = {}, {}
     for name in _PEAK_DTYPES if device.type == "cuda" else _CPU_PEAK_DTYPES:
         if best := _best_matmul(name, device):

@@ -124,8 +124,8 @@ NARROW_TOLERANCE: Final[Mapping[str, float]] = {"f8_e4m3fn": 5e-2, "f8_e5m2": 1e
 
 
 def reference_of(trial: Trial, operands: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    # Return the expected result of *trial* for *operands*, in `wide_dtype`. None when there is no
-    # reference for the trial's op or for the layout of its operands.
+    """Return the expected result of *trial* for *operands*, in `wide_dtype`."""
+    # None when there is no reference for the trial's op or for the layout of its operands.
     if any(operand.layout is not torch.strided for operand in operands):
         return None  # packed for mkldnn
     wide = wide_dtype(operands[1].dtype)  # a factor, of every op: scales and biases may be wider
@@ -184,8 +184,9 @@ def _unwritten(out: torch.Tensor) -> torch.Tensor:
 
 
 def _count(is_marked: torch.Tensor) -> int:
-    # Return how many elements of *is_marked* are true. Adding truth values copies them as int64, of
-    # four times the memory of a narrow output; mostly there are none to add.
+    """Return how many elements of *is_marked* are true."""
+    # Adding truth values copies them as int64, of four times the memory of a narrow output; mostly
+    # there are none to add.
     return int(is_marked.sum()) if bool(is_marked.any()) else 0
 
 
@@ -266,9 +267,11 @@ def judge_output(
 
 
 def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
-    # Return the RMS around each element: of its row times that of its column, without the element.
-    # Both are over *rms*, that of the whole. A row is along the last dimension, a column through
-    # all others.
+    """Return the RMS around each element: of its row times that of its column, without the element.
+
+    Both are over *rms*, that of the whole. A row is along the last dimension, a column through all
+    others.
+    """
     rows = reference.reshape(-1, reference.shape[-1] if reference.dim() else 1)
     squares = (rows / rms).square()  # products of squares would leave float32's range
     around = torch.ones_like(squares)
@@ -281,10 +284,10 @@ def _local_rms(reference: torch.Tensor, rms: float) -> torch.Tensor:
 def judge_like(
     out: torch.Tensor, expected: torch.Tensor, tolerance: float | None
 ) -> tuple[float, Rejection | None, str]:
-    # Return what `judge_output` does, for an *expected* result of the same precision. Integers must
-    # be equal, but for 1 in 8 bits (rounded results), and so must elements that are infinite or
-    # NaN; elements that both left at the poison are equal. Without *tolerance* the other elements
-    # are not compared.
+    """Return what `judge_output` does, for an *expected* result of the same precision."""
+    # Integers must be equal, but for 1 in 8 bits (rounded results), and so must elements that are
+    # infinite or NaN; elements that both left at the poison are equal. Without *tolerance* the
+    # other elements are not compared.
     if not out.dtype.is_floating_point:
         is_rounded = out.dtype in (torch.int8, torch.uint8)
         distance = (out.to(torch.int16) - expected.to(torch.int16)).abs() if is_rounded else None

@@ -86,8 +86,8 @@ def select_winner(
 
 
 def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:
-    # Return whether *one* is faster than *other* by more than *band* and than noise explains. The
-    # gain is larger than the spread of both, or each round of *one* was faster than each of
+    """Return whether *one* is faster than *other* by more than *band* and than noise explains."""
+    # The gain is larger than the spread of both, or each round of *one* was faster than each of
     # *other*.
     spread = _larger_spread(one, other)
     is_beyond = _time(other) > _time(one) * (1 + band)
@@ -434,8 +434,8 @@ def _with_times(own: Outcome, sizes: Sequence[SizeOutcomes]) -> Outcome:
 
 
 def ratios_of(winner: Winner, tuned: Tuned) -> tuple[tuple[int, float | None], ...]:
-    # Return the time of *winner* over the best at each size for which *tuned* has a ratio. Along a
-    # range candidates are timed alone, so that fused and not fused make no difference.
+    """Return the time of *winner* over the best at each size for which *tuned* has a ratio."""
+    # Along a range candidates are timed alone, so that fused and not fused make no difference.
     along, timings = tuned.row.evidence.along, tuned.timings
     if not along:
         return ()

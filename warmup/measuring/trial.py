@@ -497,8 +497,9 @@ class _Checks:
         winner.reject_over_peak(again.median, floor)
 
     def _check_wall_clock(self, winner: CandidateRun) -> None:
-        # Reject the winner if the host's clock contradicts its device time. Calls in a row end when
-        # the host has enqueued them all or the device has run them all, whichever is later.
+        """Reject the winner if the host's clock contradicts its device time."""
+        # Calls in a row end when the host has enqueued them all or the device has run them all,
+        # whichever is later.
         assert winner.call is not None
         claimed = winner.time_us
         calls = max(3, min(_MOST_WALL_CALLS, int(_WALL_US / claimed)))

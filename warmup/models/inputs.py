@@ -78,9 +78,9 @@ def _needs_of_a_layer(layer: nn.Module) -> Iterator[Need]:
 
 
 def shapes_of(need: Need, dims: tuple[str, ...]) -> Iterator[tuple[Dims, str | None]]:
-    # Yield the dims of an input for *need*, and its dtype; None for that of the parameters. *dims*
-    # are the sized dims, which all occur. A batch stands first; a single other dim stands first, or
-    # second behind a batch of one.
+    """Yield the dims of an input for *need*, and its dtype; None for that of the parameters."""
+    # *dims* are the sized dims, which all occur. A batch stands first; a single other dim stands
+    # first, or second behind a batch of one.
     ordered = tuple(sorted(dims, key=lambda name: name != _BATCH))
     single = len(dims) == 1 and ordered[0] != _BATCH
     leads: list[Dims] = [ordered, (1, *ordered)] if single else [ordered]

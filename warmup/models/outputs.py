@@ -272,9 +272,9 @@ def run_wide(
 
 
 def available_bytes(device: torch.device) -> int:
-    # Return the bytes that can be allocated on *device*. On a GPU that is what is free and what
-    # torch has reserved and not used; on a CPU what Linux calls available, and what the cgroup of
-    # this process leaves of it.
+    """Return the bytes that can be allocated on *device*."""
+    # On a GPU that is what is free and what torch has reserved and not used; on a CPU what Linux
+    # calls available, and what the cgroup of this process leaves of it.
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused

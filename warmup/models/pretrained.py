@@ -328,10 +328,11 @@ _WEIGHTS: Final = ("model.safetensors", _WEIGHTS_INDEX)
 
 
 def load_pretrained(target: ModelTarget) -> LoadedModel:
-    # Return the model of *target*: ``FOLDER``, ``CONFIG.json``, each also with ``:CLASS``. CLASS is
-    # of transformers, else the first of the config's ``architectures``; the arguments of *target*
-    # replace fields of the config. Random weights are the same in each process. A ModelError where
-    # something is missing, the model needs its own code, or weights are no safetensors.
+    """Return the model of *target*: ``FOLDER``, ``CONFIG.json``, each also with ``:CLASS``."""
+    # CLASS is of transformers, else the first of the config's ``architectures``; the arguments of
+    # *target* replace fields of the config. Random weights are the same in each process. A
+    # ModelError where something is missing, the model needs its own code, or weights are no
+    # safetensors.
     try:
         import transformers
     except ImportError as error:

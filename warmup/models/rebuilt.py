@@ -160,9 +160,11 @@ def _scale_tensors(problem: GemmProblem, scale: float) -> dict[str, OperandTenso
 
 
 def _result_view(problem: GemmProblem, steps: Sequence[Call]) -> tuple[Dim, ...] | None:
-    # Return the three dims as which the epilogue *steps* read the result; None where its own two. A
-    # model calls a linear on [batch, seqlen, width] and adds [batch, 1, width]: the result of the
-    # matrix product is viewed with three dims, and a key has the third where one of the dims is 1.
+    """Return the three dims as which the epilogue *steps* read the result; None where its own two.
+
+    A model calls a linear on [batch, seqlen, width] and adds [batch, 1, width]: the result of the
+    matrix product is viewed with three dims, and a key has the third where one of the dims is 1.
+    """
     n, m = problem.n, problem.m
     for operand in (operand for step in steps for operand in operands_of(step)):
         if problem.batch is not None or len(operand.sizes) != _VIEWED_DIMS:

@@ -441,10 +441,10 @@ def make_buckets(
 
 
 def warm_together(calls: Mapping[BucketArtifact, Callable[[], object]]) -> None:
-    # Compile each bucket with its call of *calls*, and call it. Dynamo traces one graph at a time.
-    # First every bucket is traced, to the first that cannot be, and its kernels go to inductor's
-    # workers; then each is called as soon as its own are compiled. One whose kernels fail loses its
-    # artifact; the first error has a note that names the bucket.
+    """Compile each bucket with its call of *calls*, and call it."""
+    # Dynamo traces one graph at a time. First every bucket is traced, to the first that cannot be,
+    # and its kernels go to inductor's workers; then each is called as soon as its own are compiled.
+    # One whose kernels fail loses its artifact; the first error has a note that names the bucket.
     pending: dict[BucketArtifact, DeferredCompile] = {}
     failed: list[tuple[BucketArtifact, Exception]] = []
     with deferring_kernels() as deferred:

@@ -245,8 +245,8 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
 def find_table(
     table: str | os.PathLike[str] | Table | FoundTable | None, here: Runtime, on_miss: OnMiss
 ) -> FoundTable:
-    # Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched. In
-    # ``fallback``, where no table of these folders fits, the first of them: `admit` refuses it.
+    """Return *table* or, for None, that of ``WARMUP_TABLE`` or of a folder that is searched."""
+    # In ``fallback``, where no table of these folders fits, the first of them: `admit` refuses it.
     # With ``RANK`` set, a note of an error names the rank.
     try:
         if isinstance(table, FoundTable):
@@ -276,8 +276,8 @@ def admit(
     on_miss: OnMiss,
     is_allowed: bool,
 ) -> str | None:
-    # Return why nothing of the table can be applied here, None where it is to be installed. What
-    # differs and is allowed, or makes no row useless, is a warning in one sentence. Without
+    """Return why nothing of the table can be applied here, None where it is to be installed."""
+    # What differs and is allowed, or makes no row useless, is a warning in one sentence. Without
     # ``fallback`` a difference that is not allowed is a TableMismatchError.
     hard = [mismatch for mismatch in mismatches if mismatch.is_hard]
     tuned_on = found.table.provenance.runtime

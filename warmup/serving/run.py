@@ -219,9 +219,9 @@ def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
 
 @contextlib.contextmanager
 def _signals_held() -> Iterator[set[int]]:
-    # Block forwarded signals, so that none ends this process before it has cleaned up. Where
-    # SIGCHLD is ignored, as the parent may have left it, its default is restored meanwhile: else
-    # the kernel drops the exit code of the command.
+    """Block forwarded signals, so that none ends this process before it has cleaned up."""
+    # Where SIGCHLD is ignored, as the parent may have left it, its default is restored meanwhile:
+    # else the kernel drops the exit code of the command.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     is_ignored = signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
     if is_ignored:

@@ -479,8 +479,8 @@ def _keep(table: Table, digest: str, ignored: tuple[str, ...] = ()) -> None:
 
 
 def decode(text: str, path: str) -> Table:
-    # Return the table in *text*, which is not trusted; *path* is for error texts only. A
-    # TableFormatError: it is no table, or its digest does not match its content. A
+    """Return the table in *text*, which is not trusted; *path* is for error texts only."""
+    # A TableFormatError: it is no table, or its digest does not match its content. A
     # TableSchemaError: it has another schema than this warmup reads.
     return decode_file(io.BytesIO(text.encode("utf-8", "surrogatepass")), path)
 
@@ -563,9 +563,9 @@ def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
 
 
 def _spell(value: RowJson | _EvidenceJson | _WinnerJson) -> bytes:
-    # Return *value* in canonical JSON without whitespace. msgspec writes a small number in another
-    # form than Python, which writes tables: 0.00001 and 1e-7 for 1e-05 and 1e-07. It also leaves
-    # letters beyond ASCII as they are.
+    """Return *value* in canonical JSON without whitespace."""
+    # msgspec writes a small number in another form than Python, which writes tables: 0.00001 and
+    # 1e-7 for 1e-05 and 1e-07. It also leaves letters beyond ASCII as they are.
     text = _compact(value)
     if b"e-" in text or b"0.0000" in text or not text.isascii():
         return _dumps(msgspec.to_builtins(value))
@@ -616,9 +616,9 @@ class _Rows:
         self.rows[key] = Row(winner, evidence, row.untrusted)
 
     def add_text(self, kind: Kind, key: str, text: bytes) -> bytes:
-        # Add the row with the canonical *text*, and return it without whitespace. Many rows have
-        # one of a few winners, whose text is read once. A _NotCanonicalError: `encode` would write
-        # another text.
+        """Add the row with the canonical *text*, and return it without whitespace."""
+        # Many rows have one of a few winners, whose text is read once. A _NotCanonicalError:
+        # `encode` would write another text.
         evidence, _, winner = text.rpartition(_WINNER_BEGIN)
         known = self._texts.get((kind.name, winner))
         if known is None or _UNTRUSTED in evidence:

@@ -103,8 +103,8 @@ def _digests_of(rows: Mapping[str, Row]) -> Iterator[tuple[str, str | None]]:
 
 
 def can_hold(key: str, winner: Winner) -> bool:
-    # Whether the digest of *winner* at one size holds for all sizes of *key*. A library chooses its
-    # kernel by the number of rows, which a range does not fix.
+    """Whether the digest of *winner* at one size holds for all sizes of *key*."""
+    # A library chooses its kernel by the number of rows, which a range does not fix.
     kind = kind_of(key)
     parts = kind.ingredients(key)
     is_range = any(".." in parts.get(name, "") for name in kind.ranges)

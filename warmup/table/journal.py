@@ -71,8 +71,8 @@ class Journal:
         self._sum = hashlib.sha256()
 
     def read_on(self) -> list[Entry]:
-        # Return the entries behind those that were read, also where there is no file. A
-        # TableFormatError: the file is no journal, is damaged, or is shorter than before.
+        """Return the entries behind those that were read, also where there is no file."""
+        # A TableFormatError: the file is no journal, is damaged, or is shorter than before.
         try:
             with open_regular(self.path, follows_links=False) as file:
                 size = os.fstat(file.fileno()).st_size
@@ -196,8 +196,8 @@ class Journal:
 def entries_for(
     entries: Sequence[Entry], digest: str, runtime: Runtime | None, path: Path
 ) -> list[Entry]:
-    # Return those of *entries*, all of the journal at *path*, that a table does not have yet. The
-    # table's file has *digest* and *runtime*; both are empty where there is none. A
+    """Return those of *entries*, all of the journal at *path*, that a table does not have yet."""
+    # The table's file has *digest* and *runtime*; both are empty where there is none. A
     # TableFormatError: the journal is of another table, device or software.
     if not entries:
         return []

@@ -119,9 +119,9 @@ def share_at_least(reviewed: Reviewed, one: TimedRow, *, scaled: bool = True) ->
 
 
 def _share_at_most(reviewed: Reviewed, one: TimedRow) -> float | None:
-    # Return the largest share of the peaks that *one* can have reached; None where not known. Of a
-    # launch key only bounds of the bytes are known. The latency of a call counts as time at the
-    # peak, and so do bytes that may have come from a cache.
+    """Return the largest share of the peaks that *one* can have reached; None where not known."""
+    # Of a launch key only bounds of the bytes are known. The latency of a call counts as time at
+    # the peak, and so do bytes that may have come from a cache.
     work, peaks = one.work, reviewed.peaks
     if work is None or peaks is None:
         return None
@@ -163,7 +163,7 @@ def _doubts_of_row(one: TimedRow, reviewed: Reviewed) -> Iterator[Doubt]:
 
 
 def _is_beyond_peak(reviewed: Reviewed, one: TimedRow, least: float) -> bool:
-    # Whether *one* is faster than the peaks, both as they were measured and at its own clock.
+    """Whether *one* is faster than the peaks, both as they were measured and at its own clock."""
     # *least* is the share of the peaks at its own clock. A clock is read once, beside short runs,
     # and a limit of power moves it within them. So a row at a lower clock than the peak's may be
     # beyond the peak at its clock and still be true: on an H100 at 1560 MHz products reached 117 %
@@ -220,8 +220,8 @@ def _contradictions(rows: Sequence[TimedRow]) -> Iterator[Doubt]:
 
 
 def _call(key: str, row: Row) -> tuple[str, float] | None:
-    # Return the kernel and the product whose time *row* has, with the time. For a pad row that is
-    # the product as it is, by the library's kernel.
+    """Return the kernel and the product whose time *row* has, with the time."""
+    # For a pad row that is the product as it is, by the library's kernel.
     product, found = product_of(key), row.evidence
     time_us = found.bare_us if found.scope is Scope.FUSED else found.time_us
     is_library = row.winner.family is Family.EXTERN and row.winner.uid.startswith("aten::")

@@ -236,8 +236,8 @@ def options_served(policy: Policy, *, freezes: bool) -> dict[str, OptionValue]:
 
 
 def choose_method(asked: PolicyOptions, device_type: str) -> Method:
-    # Return how candidates are timed, by default as they will be served, or a SettingsError. On a
-    # GPU that is from a cold L2. A CPU is timed warm.
+    """Return how candidates are timed, by default as they will be served, or a SettingsError."""
+    # On a GPU that is from a cold L2. A CPU is timed warm.
     l2 = asked.l2
     top_k = TOP_K if asked.fused_top_k is None else asked.fused_top_k
     if not 0 <= top_k <= MAX_TOP_K:

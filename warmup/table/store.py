@@ -79,8 +79,8 @@ def read_folded(path: str | os.PathLike[str]) -> Table:
 
 
 def _read_all(path: Path) -> tuple[Table, tuple[str, ...]]:
-    # Return the table in *path* with its journal, and a remark where a line is not whole. The
-    # journal is read first: if a build folds it meanwhile, the table does not fit, and both are
+    """Return the table in *path* with its journal, and a remark where a line is not whole."""
+    # The journal is read first: if a build folds it meanwhile, the table does not fit, and both are
     # read again.
     if not os.path.exists(path):  # noqa: PTH110  false too for what no path can be
         return _read_file(path), ()
@@ -348,8 +348,8 @@ def check_writable(path: Path) -> None:
 
 @contextlib.contextmanager
 def _writing(path: Path, timeout_s: float) -> Iterator[Path]:
-    # Hold the write lock of the file that *path* leads to, and give that file's path. An OSError
-    # inside is raised as a `TableWriteError`.
+    """Hold the write lock of the file that *path* leads to, and give that file's path."""
+    # An OSError inside is raised as a `TableWriteError`.
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         target = regular_file_of(path)

@@ -77,9 +77,11 @@ def call_others(
 
 
 def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> WarmupError:
-    # Return the error to raise for an *error* of a compile: a `WarmupError` in it, but for a miss.
-    # *changed* are the attributes of the model that its calls change: each value has a graph of its
-    # own.
+    """Return the error to raise for an *error* of a compile: a `WarmupError` in it, but for a miss.
+
+    *changed* are the attributes of the model that its calls change: each value has a graph of its
+    own.
+    """
     own = warmup_error_in(error)
     if own is not None and not isinstance(own, MissError):
         return own
@@ -92,7 +94,7 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
 
 
 def asks_for_others(name: str, key: str, changed: Sequence[str]) -> BuildError:
-    # Return the error of a model that asked for *key*, which has no row, after it was tuned.
+    """Return the error of a model that asked for *key*, which has no row, after it was tuned."""
     # *changed* are as for `error_for`.
     if changed:
         return BuildError(
@@ -314,10 +316,10 @@ class BucketCompiler:
         return None
 
     def _tune_all(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
-        # Compile until each question has a row; remove rows that a region's row made useless. On a
-        # GPU the first compile measures GEMMs alone, and says what share of the device's time each
-        # row has. The regions of those that are worth it are measured then, and generated kernels
-        # in the second compile, when it is known which there are.
+        """Compile until each question has a row; remove rows that a region's row made useless."""
+        # On a GPU the first compile measures GEMMs alone, and says what share of the device's time
+        # each row has. The regions of those that are worth it are measured then, and generated
+        # kernels in the second compile, when it is known which there are.
         since, tuner = len(self.progress.tuned), self.tuner
         tuner.region_questions.forget()
         tuner.fused.clear()
@@ -365,8 +367,8 @@ class BucketCompiler:
         return BucketShares(served.cost.device_us, counts, served.launches)
 
     def _measure_deferred(self, served: ServedBucket) -> bool:
-        # Measure the regions that wait, most valuable first; return whether there was any. A row
-        # that inductor does not fuse in the model as it did in the region is measured again.
+        """Measure the regions that wait, most valuable first; return whether there was any."""
+        # A row that inductor does not fuse in the model as it did in the region is measured again.
         tuner, progress = self.tuner, self.progress
         open_keys = {one.key for one in progress.measured if Flag.OPEN in one.row.evidence.flags}
         waiting = {key: one for key, one in tuner.fused.items() if key in open_keys}
@@ -439,8 +441,8 @@ class BucketCompiler:
         ahead: bool = False,
         times_kernels: bool = True,
     ) -> ServedBucket:
-        # Compile the model with empty caches and call it with each inputs of *calls*. Rows that
-        # this build does not trust are misses, also with `OnMiss.STRICT`.
+        """Compile the model with empty caches and call it with each inputs of *calls*."""
+        # Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         asked = AskedQuestions()
         rows = self.progress.rows
         if on_miss is OnMiss.STRICT:  # keys that could not be tuned use the library's kernel
@@ -475,8 +477,8 @@ class BucketCompiler:
     def _call_compiled(
         self, calls: Sequence[Inputs], name: str, asked: AskedQuestions | None = None
     ) -> tuple[list[Any], int]:
-        # Return the outputs of the freshly compiled model for *calls*, and how many graphs. *asked*
-        # gets what the first call costs and how many matmuls it runs outside any graph.
+        """Return the outputs of the freshly compiled model for *calls*, and how many graphs."""
+        # *asked* gets what the first call costs and how many matmuls it runs outside any graph.
         from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.inductor.launch.hooks import count_launches
         from warmup.inductor.listing import wait_for_sent
@@ -530,10 +532,11 @@ _LAUNCHES_OF_WEIGHT: Final = 4  # generated kernels, searched, for each differen
 
 
 def measure_regions(compiler: BucketCompiler) -> None:
-    # Measure each question that waits, and save its row. Where the region cannot be compiled or
-    # timed as in default mode, the times of inductor's own calls decide, and `RowMaker.not_fused`
-    # says why. Without such calls there is no row. Of a region that is not worth it, or when the
-    # budget is spent, the way of default mode alone is timed.
+    """Measure each question that waits, and save its row."""
+    # Where the region cannot be compiled or timed as in default mode, the times of inductor's own
+    # calls decide, and `RowMaker.not_fused` says why. Without such calls there is no row. Of a
+    # region that is not worth it, or when the budget is spent, the way of default mode alone is
+    # timed.
     tuner, progress = compiler.tuner, compiler.progress
     with tuner.region_questions.measuring() as waiting:
         for each in waiting:

@@ -481,8 +481,8 @@ def open_table(
     force: bool,
     is_read_only: bool = False,
 ) -> tuple[Table, bool]:
-    # Return the table to add rows to, and whether its first row replaces the table at *path*. That
-    # is the table at *path*, or an empty one where there is no file, or with *force* where its
+    """Return the table to add rows to, and whether its first row replaces the table at *path*."""
+    # That is the table at *path*, or an empty one where there is no file, or with *force* where its
     # table is of another device, runtime or policy; else that is a TableError. With *is_read_only*
     # nothing is written.
     if not is_read_only:

@@ -85,8 +85,8 @@ def _start(order: WorkerOrder, context: BuildContext, send: Send) -> ReadyWorker
 
 
 def time_control(tuner: Tuner) -> float:
-    # Return the time of the control problem on the tuner's device, in microseconds. The smallest of
-    # several medians: what disturbs a measurement makes it longer.
+    """Return the time of the control problem on the tuner's device, in microseconds."""
+    # The smallest of several medians: what disturbs a measurement makes it longer.
     device = tuner.device
     size, dtype = _GPU_CONTROL_SIZE, torch.bfloat16
     if device.type == "cpu":

@@ -128,7 +128,7 @@ class DeviceSlot:
 
 
 def parse_devices(text: str) -> tuple[DeviceSlot, ...]:
-    # Return the devices that *text* names, such as ``cuda:0,cuda:1``, or all GPUs for ``all``.
+    """Return the devices that *text* names, such as ``cuda:0,cuda:1``, or all GPUs for ``all``."""
     # ``cpu`` may be named several times: that many processes then take turns on it.
     import torch
 
@@ -415,10 +415,10 @@ def check_one_kind(runtimes: Mapping[str, Runtime]) -> None:
 
 
 def devices_off(control_us: Mapping[str, float], band: float) -> dict[str, str]:
-    # Return, by device, why its rows would not be comparable; empty where all are. *control_us* has
-    # the time of the control problem on each device. The device in the middle is what the others
-    # are held against (of two the faster, of four the second), and *band* is the share of its time
-    # by which another may differ.
+    """Return, by device, why its rows would not be comparable; empty where all are."""
+    # *control_us* has the time of the control problem on each device. The device in the middle is
+    # what the others are held against (of two the faster, of four the second), and *band* is the
+    # share of its time by which another may differ.
     if not control_us:
         return {}
     middle_us = statistics.median_low(control_us.values())

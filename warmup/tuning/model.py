@@ -427,8 +427,9 @@ def _note_miss(missed: list[str], event: Event) -> None:
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
-    # Return what each of *buckets* asks for. Once a bucket has shown that the model without its
-    # repeated layers asks for the same keys, the others are compiled without them, as a build does.
+    """Return what each of *buckets* asks for."""
+    # Once a bucket has shown that the model without its repeated layers asks for the same keys, the
+    # others are compiled without them, as a build does.
     observer = session.compiler.progress.observer
     planned: list[PlannedBucket] = []
     can_shorten = False

@@ -323,10 +323,10 @@ def tune_rebuilt(
     number: tuple[int, int] = (0, 1),
     named: Sequence[Winner] = (),
 ) -> BucketResult:
-    # Rebuild the module of *key*, tune it, serve it from the table and judge its output. *named*
-    # are the kernels to measure beside the library's, for the search ``imported``. A ProblemError
-    # or ModelError says that the module cannot be rebuilt, a BuildError that compiling failed or
-    # the module did not ask for *key*.
+    """Rebuild the module of *key*, tune it, serve it from the table and judge its output."""
+    # *named* are the kernels to measure beside the library's, for the search ``imported``. A
+    # ProblemError or ModelError says that the module cannot be rebuilt, a BuildError that compiling
+    # failed or the module did not ask for *key*.
     setup, progress, tuner = context.setup, context.progress, context.tuner
     rebuilt = rebuild(key, setup.device)
     others: list[str] = []

@@ -260,8 +260,9 @@ def write_region(path: Path, question: RegionQuestion, tuner: Tuner) -> None:
 
 
 def read_regions(path: Path) -> tuple[RegionQuestion, ...]:
-    # Return the questions in the file *path*, each key once; none where there is no file. A line
-    # that a killed process left unfinished is skipped: its question is a miss, as in the log.
+    """Return the questions in the file *path*, each key once; none where there is no file."""
+    # A line that a killed process left unfinished is skipped: its question is a miss, as in the
+    # log.
     questions: dict[str, RegionQuestion] = {}
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     for line in lines:

@@ -385,12 +385,12 @@ def spend_budget(
     results: Sequence[BucketResult],
     budget: SearchBudget,
 ) -> tuple[BucketResult, ...]:
-    # Search further until *estimate* says; return *results* with the runs added. Problems that may
-    # gain most come first. By a wider search those are the ones that take longest and are furthest
-    # from the device's peaks, as many as are likely to fit into the time left; a bucket that was
-    # begun is finished. By the default search they are those that were postponed, and each bucket
-    # gets the part of the time that its problems have of the device's, if it can be compiled in it.
-    # ``run_again(result, number, total)`` runs the bucket of a result once more.
+    """Search further until *estimate* says; return *results* with the runs added."""
+    # Problems that may gain most come first. By a wider search those are the ones that take longest
+    # and are furthest from the device's peaks, as many as are likely to fit into the time left; a
+    # bucket that was begun is finished. By the default search they are those that were postponed,
+    # and each bucket gets the part of the time that its problems have of the device's, if it can be
+    # compiled in it. ``run_again(result, number, total)`` runs the bucket of a result once more.
     assert budget.seconds is not None
     deadline = estimate.until
     if budget.limits_all:

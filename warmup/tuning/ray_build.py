@@ -167,8 +167,8 @@ class _Driver:
         return done
 
     def _room(self) -> tuple[int, dict[str, Any]]:
-        # Return how many tasks have room at once, and what Ray is to give to each of them. On a CPU
-        # a task has all cores of a node, so that nothing of this build disturbs its times.
+        """Return how many tasks have room at once, and what Ray is to give to each of them."""
+        # On a CPU a task has all cores of a node, so that nothing of this build disturbs its times.
         nodes: Sequence[Mapping[str, Any]] = ()
         # Without a head, `ray.nodes` waits until Ray ends this process.
         with (
@@ -245,9 +245,9 @@ class _Driver:
 
 
 def tune_share(request: dict[str, Any]) -> dict[str, Any]:
-    # Return what came of the problems of *request* on the device that Ray gave this task. That is
-    # ``finished``, or ``refused``, why this machine cannot tune for the table: its device, its
-    # software, or a device that does not start.
+    """Return what came of the problems of *request* on the device that Ray gave this task."""
+    # That is ``finished``, or ``refused``, why this machine cannot tune for the table: its device,
+    # its software, or a device that does not start.
     import ray
 
     node = ray.get_runtime_context().get_node_id()
@@ -293,9 +293,11 @@ def tune_share(request: dict[str, Any]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _connected(address: str) -> Iterator[tuple[Any, tuple[str, int]]]:
-    # Connect to the cluster at *address*, and yield the module ``ray`` and where its head answers.
-    # Meanwhile ``sys.stdout`` is ``sys.stderr``: a thread of Ray's prints there that a worker was
-    # lost, and stdout has the report alone.
+    """Connect to the cluster at *address*, and yield the module ``ray`` and where its head answers.
+
+    Meanwhile ``sys.stdout`` is ``sys.stderr``: a thread of Ray's prints there that a worker was
+    lost, and stdout has the report alone.
+    """
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
     os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")  # a lost cluster is not replaced
     try:

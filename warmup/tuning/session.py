@@ -142,9 +142,9 @@ class BisectedRow:
 
 
 def bisect_rows(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> BisectedRow:
-    # Return which of *keys* makes the output wrong, after at most `most_trials` trials. *is_wrong*
-    # serves the bucket from the given keys alone; with all *keys* the output is wrong. Of several
-    # rows that are wrong only together, the last in the order of *keys* is to blame.
+    """Return which of *keys* makes the output wrong, after at most `most_trials` trials."""
+    # *is_wrong* serves the bucket from the given keys alone; with all *keys* the output is wrong.
+    # Of several rows that are wrong only together, the last in the order of *keys* is to blame.
     right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
     if not keys or is_wrong(()):
         return BisectedRow(None, is_alone=False, trials=trials)
@@ -255,12 +255,12 @@ def reject_rows(
     checked: CheckedOutput,
     judged: Collection[str],
 ) -> tuple[ServedBucket, CheckedOutput]:
-    # Mark the rows to blame for the wrong outputs of *served*; return the bucket without them. At
-    # most `MOST_REJECTED` rows are marked, each by bisection over the rows of the bucket. If that
-    # is not enough, or fails, all rows are marked but those in *judged*, with which other buckets
-    # were right. A marked row keeps its evidence and is not served. An OutputMismatchError says
-    # that the output is wrong also without any row (then only rows of padded weights are marked),
-    # or without the marked rows.
+    """Mark the rows to blame for the wrong outputs of *served*; return the bucket without them."""
+    # At most `MOST_REJECTED` rows are marked, each by bisection over the rows of the bucket. If
+    # that is not enough, or fails, all rows are marked but those in *judged*, with which other
+    # buckets were right. A marked row keeps its evidence and is not served. An OutputMismatchError
+    # says that the output is wrong also without any row (then only rows of padded weights are
+    # marked), or without the marked rows.
     trials = _RowTrials(run, check)
     observer = run.compiler.progress.observer
     count = len(served.keys)
@@ -518,8 +518,8 @@ class Session:
         return served, expected, 0
 
     def _expected(self, calls: Sequence[Inputs], name: str) -> list[Any]:
-        # Return eager's outputs for *calls*; each run of the bucket begins as they did. Where the
-        # model writes buffers or inputs, they have the same values before each call.
+        """Return eager's outputs for *calls*; each run of the bucket begins as they did."""
+        # Where the model writes buffers or inputs, they have the same values before each call.
         state, module = self.compiler.state, self.compiler.model.module
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])
         outputs = list(map(self._eager, calls))

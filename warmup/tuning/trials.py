@@ -140,9 +140,11 @@ def why_lost(
     time_all: Callable[[Mapping[Winner, TimedCall]], Sequence[Outcome]],
     method: Method,
 ) -> str:
-    # Return why default mode's variant of *question* wins in any region; empty where it may lose.
-    # It wins against the others' ``least`` calls, timed by *time_all* unless *bare*, the times of
-    # inductor's own calls, have another winner.
+    """Return why default mode's variant of *question* wins in any region; empty where it may lose.
+
+    It wins against the others' ``least`` calls, timed by *time_all* unless *bare*, the times of
+    inductor's own calls, have another winner.
+    """
     library, least = question.library, question.least
     if least.keys() != {*question.variants} - {library} or not _wins(library, bare, method):
         return ""
@@ -171,9 +173,9 @@ MAX_SPILLS: Final = 8  # inductor fuses no kernel that spills more (codegen/trit
 def contenders_of(
     bare: Tuned, library: Winner, method: Method, *, fuses: bool, bars_library: bool = False
 ) -> Contenders:
-    # Return the candidates with a bare time; a range's are left out that are slow at a size. Those
-    # at most as slow as *library*, near ties included, may win with nothing fused into them; where
-    # it cannot win itself, all may.
+    """Return the candidates with a bare time; a range's are left out that are slow at a size."""
+    # Those at most as slow as *library*, near ties included, may win with nothing fused into them;
+    # where it cannot win itself, all may.
     times_us = {one.winner: one.time_us for one in bare.timings if one.time_us is not None}
     library_us = None if bars_library else times_us.get(library)
     limit_us = (library_us or math.inf) * (1 + method.near_tie)
@@ -198,9 +200,10 @@ def all_variants(contenders: Contenders) -> tuple[Winner, ...]:
 def variants_to_run(
     contenders: Contenders, spilling: Collection[Winner] = (), limit_us: float = math.inf
 ) -> tuple[Winner, ...]:
-    # Return the variants of the first candidates whose bare time is below *limit_us*. Where kernels
-    # of them are *spilling* registers, variants of as many more candidates follow, of those that
-    # hold less of the output in each thread: it is in registers while the product accumulates.
+    """Return the variants of the first candidates whose bare time is below *limit_us*."""
+    # Where kernels of them are *spilling* registers, variants of as many more candidates follow, of
+    # those that hold less of the output in each thread: it is in registers while the product
+    # accumulates.
     below = [winner for winner, time_us in contenders.bare_us if time_us < limit_us]
     variants = _variants_of(contenders, below[: contenders.most])
     held = min((_output_per_warp(one) for one in variants if one in spilling), default=0.0)
@@ -211,8 +214,10 @@ def variants_to_run(
 def next_variants(
     contenders: Contenders, region: Region, outcomes: Sequence[Outcome]
 ) -> tuple[Winner, ...]:
-    # Return the variants to run in *region* after *outcomes*, of which the library's is the first.
-    # None follow where the library's kernel has no time.
+    """Return the variants to run in *region* after *outcomes*, of which the library's is the first.
+
+    None follow where the library's kernel has no time.
+    """
     whole_us, tried = outcomes[0].time_us, {one.winner for one in outcomes}
     if whole_us is None:
         return ()
@@ -228,8 +233,8 @@ def spilling_of(outcomes: Iterable[Outcome]) -> set[Winner]:
 
 
 def _limit_us(library_us: float | None, region: Region, whole_us: float) -> float:
-    # Return the bare time from which on no candidate is faster than the library's in *region*. A
-    # candidate can save at most the region's time outside its GEMMs, so the limit is *whole_us*,
+    """Return the bare time from which on no candidate is faster than the library's in *region*."""
+    # A candidate can save at most the region's time outside its GEMMs, so the limit is *whole_us*,
     # the time of the region with the library's kernel, less that of its other GEMMs. That time is
     # estimated from their operations, and not used where it would leave out the library's kernel. A
     # candidate with a smaller bare time than that is always below: the device may have been slower
@@ -242,9 +247,11 @@ def _limit_us(library_us: float | None, region: Region, whole_us: float) -> floa
 
 
 def _variants_of(contenders: Contenders, candidates: Sequence[Winner]) -> tuple[Winner, ...]:
-    # Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
-    # A template that is not fused has the same kernels behind it as the library default, so it can
-    # win only if it is faster alone. Other candidates have one way.
+    """Return each of *candidates* as it is compiled: a template fused, and not fused where it pays.
+
+    A template that is not fused has the same kernels behind it as the library default, so it can
+    win only if it is faster alone. Other candidates have one way.
+    """
     variants: list[Winner] = []
     for candidate in candidates:
         if candidate.family is not Family.TEMPLATE:
@@ -283,8 +290,8 @@ def _tolerance(out: str, tolerance: Mapping[str, float]) -> float | None:
 
 
 def _tolerances(region: Region, out: str, tolerance: Mapping[str, float]) -> dict[str, float]:
-    # Return the tolerances of the outputs of *region* that differ from that of its GEMM, *out*. A
-    # result is as exact as the narrowest float of 16 bits or more that it passed through. Of the
+    """Return the tolerances of the outputs of *region* that differ from that of its GEMM, *out*."""
+    # A result is as exact as the narrowest float of 16 bits or more that it passed through. Of the
     # dtypes with 8 bits, floats have their own tolerance; integers are rounded results.
     casts = {value["dtype"] for step in region.steps for value in _leaves(step) if "dtype" in value}
     limits = {torch_name(name): limit for name, limit in tolerance.items()}
@@ -494,8 +501,9 @@ class PeakBounds:
         return self.known
 
     def bounding(self, work: Work | None) -> Peaks | None:
-        # Return the peaks that bound the time of *work*; None where that is unknown. With a warm
-        # L2, memory bandwidth is no bound. On a CPU, which other processes share, none is.
+        """Return the peaks that bound the time of *work*; None where that is unknown."""
+        # With a warm L2, memory bandwidth is no bound. On a CPU, which other processes share, none
+        # is.
         peaks = self.peaks() if work is not None and self.device.type == "cuda" else None
         if peaks is None or self.l2 is L2.COLD:
             return peaks
@@ -564,9 +572,9 @@ class RowMaker:
         failure: str,
         is_disturbed: bool,
     ) -> Tuned | None:
-        # Return the row for *outcomes* of the variants in the region of *waiting*. Where the way of
-        # default mode has no time, inductor's own calls decide, if there are any; without any
-        # outcomes *failure* says why.
+        """Return the row for *outcomes* of the variants in the region of *waiting*."""
+        # Where the way of default mode has no time, inductor's own calls decide, if there are any;
+        # without any outcomes *failure* says why.
         key, library = waiting.question.key, waiting.question.library
         as_is = next((one for one in outcomes if one.winner == library), None)
         tuned = make_variants_row(

@@ -83,7 +83,7 @@ def choose_for_range(
     method: Method,
     run: RunQuestion,
 ) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
-    # Return the winner for the range of *question*, and the outcomes at each measured size.
+    """Return the winner for the range of *question*, and the outcomes at each measured size."""
     # *winner* and *outcomes* are those at the question's own size, the last of the sizes; the best
     # candidates are run at the smaller ones. A winner other than *winner* was run once more at the
     # question's own size, alone, and its result was right.
@@ -418,10 +418,10 @@ class Tuner:
         return with_range_regret(tuned, sizes, library, self.method)
 
     def _run_bare(self, question: GemmQuestion) -> tuple[Sequence[Outcome], RunQuestion]:
-        # Return the outcomes of the candidates of *question*, and how to run others like them. With
-        # ``row_classes`` they are screened first. Those with the digest of the weight are timed
-        # then, beside the library's, which is the control whatever its digest. There is no outcome
-        # where no candidate has the digest, and none of a survey, which notes the digests.
+        """Return the outcomes of the candidates of *question*, and how to run others like them."""
+        # With ``row_classes`` they are screened first. Those with the digest of the weight are
+        # timed then, beside the library's, which is the control whatever its digest. There is no
+        # outcome where no candidate has the digest, and none of a survey, which notes the digests.
         classes = self.row_classes
         if classes is None:
             return self.bare.run(question), self.bare.run
@@ -450,8 +450,8 @@ class Tuner:
     def measure_fused_all(
         self, waiting: Sequence[WaitingFused]
     ) -> Iterator[tuple[WaitingFused, Tuned]]:
-        # Yield each of *waiting* with its row, while regions of the next are compiled. The row is
-        # the bare one where no candidate could be timed in the region.
+        """Yield each of *waiting* with its row, while regions of the next are compiled."""
+        # The row is the bare one where no candidate could be timed in the region.
         trials = [self._fused_trial(one) for one in waiting]
         self.process.prepare(trials)
         for one, trial in zip(waiting, trials, strict=True):
@@ -550,7 +550,7 @@ class Tuner:
         return self.postponed(tuned) if is_cut else tuned
 
     def _alike(self, key: str, search: LiveSearch, found: FoundConfigs) -> FoundConfigs | None:
-        # Return *found* for candidates with the digest of the weight of *key*, timed once more.
+        """Return *found* for candidates with the digest of the weight of *key*, timed once more."""
         # None where no candidate has the digest, and of a survey, which notes the digests. Without
         # ``row_classes``, and for candidates that change no bits, it is *found* itself.
         classes = self.row_classes
@@ -600,8 +600,8 @@ class Tuner:
             return cost_of(call, self.device)
 
     def _measure_region(self, question: RegionQuestion) -> Tuned | None:
-        # Keep *question* where a variant may win in its region; else return its row. That row has
-        # the times of inductor's own calls, and ``rows.not_fused`` says why.
+        """Keep *question* where a variant may win in its region; else return its row."""
+        # That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
         if not self.region_questions.is_open_to(question.key):
             return None
         if not self.rows.is_wanted(question.key, question.library):

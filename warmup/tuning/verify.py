@@ -182,8 +182,9 @@ def _why_not(key: str, row: Row, table: Table) -> str | None:
 
 
 def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> VerifiedRow:
-    # Rebuild the module of *key* and let inductor ask for it. A ProblemError or ModelError says
-    # that it cannot be rebuilt, a BuildError why there is no time.
+    """Rebuild the module of *key* and let inductor ask for it."""
+    # A ProblemError or ModelError says that it cannot be rebuilt, a BuildError why there is no
+    # time.
     row, rebuilt = table.rows[key], rebuild(key, setup.device)
     contender = _ContenderTimer(row, tuner)
     lookup = OneKeyLookup(
@@ -299,8 +300,8 @@ class _ContenderTimer:
 
 
 def _ratios(own: Outcome, rival: Outcome) -> tuple[float, float]:
-    # Return how many times as long as *rival* takes *own*: the lower end of 95 %, the median. Both
-    # took turns, so that what disturbs one round disturbs both in it.
+    """Return how many times as long as *rival* takes *own*: the lower end of 95 %, the median."""
+    # Both took turns, so that what disturbs one round disturbs both in it.
     assert own.samples is not None
     assert rival.samples is not None
     pairs = zip(reversed(own.samples.times_us), reversed(rival.samples.times_us), strict=False)

@@ -69,7 +69,7 @@ class LinearModule:
 
 
 def make_linear_module(group: Group, rows: int, device: torch.device) -> LinearModule:
-    # Return a module like *group* on *device*, with random weights and inputs of *rows* rows.
+    """Return a module like *group* on *device*, with random weights and inputs of *rows* rows."""
     # Producers that share an activation in the model share it here. The input of a single consumer
     # comes from an operation in front, into whose kernel its padding is fused.
     structure = group.structure
@@ -121,8 +121,8 @@ def _consumer_inputs(graph: fx.Graph, group: Group, values: list[fx.Node]) -> li
 
 
 def measure_weights(session: Session, buckets: Sequence[Bucket]) -> Prepared:
-    # Measure the groups whose rows the table lacks; return what the table pads with these rows. The
-    # model is unpadded afterwards. A group whose module cannot be compiled, or disagrees with
+    """Measure the groups whose rows the table lacks; return what the table pads with these rows."""
+    # The model is unpadded afterwards. A group whose module cannot be compiled, or disagrees with
     # eager, stays unpadded for that reason.
     model, progress = session.compiler.model.module, session.compiler.progress
     groups = find_groups(model).groups
@@ -184,9 +184,9 @@ def _unpad_rows(progress: Progress, structure: Structure, padded: Winner, as_is:
 
 
 def _decided_size(structure: Structure, rows: Mapping[str, Row], dims: Iterable[Dim]) -> int | None:
-    # Return the size on which the rows outside of *dims* agree; None without such rows. It is the
-    # weights' own size where a row of *structure* is not trusted: its padding was wrong. Where each
-    # number of rows is decided for itself, rows with the weights' own size do not count.
+    """Return the size on which the rows outside of *dims* agree; None without such rows."""
+    # It is the weights' own size where a row of *structure* is not trusted: its padding was wrong.
+    # Where each number of rows is decided for itself, rows with the weights' own size do not count.
     measured = {structure.key(m) for m in dims}
     sizes = {
         features_of(structure, row.winner)
@@ -221,10 +221,10 @@ def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) ->
 def _compare_sizes(
     session: Session, group: Group, m: Dim, sizes: Sequence[int], *, tunes: bool = False
 ) -> Tuned:
-    # Return the times of *group* padded to each of *sizes*, for *m* rows, as a row. A module of the
-    # group is compiled for each size as for serving, for all of *m* where that is a range, and
-    # timed at the upper end. With *tunes* its kernels come from the table or are tuned now, else
-    # they are the library's.
+    """Return the times of *group* padded to each of *sizes*, for *m* rows, as a row."""
+    # A module of the group is compiled for each size as for serving, for all of *m* where that is a
+    # range, and timed at the upper end. With *tunes* its kernels come from the table or are tuned
+    # now, else they are the library's.
     questions = session.compiler.tuner.region_questions
     questions.forget()
     tuned = _time_sizes(session, group, m, sizes, tunes=tunes)
@@ -293,9 +293,9 @@ def _times(tuned: Tuned) -> dict[Winner, float]:
 
 
 def _pays(measured: Iterable[Tuned], padded: Winner, as_is: Winner, band: float) -> bool:
-    # Whether padding is faster for some rows and slower for none, by more than the *band*. A row
-    # that kept the weights as they are, since its times spread by more than the gain, counts as a
-    # tie, and so do unstable times.
+    """Whether padding is faster for some rows and slower for none, by more than the *band*."""
+    # A row that kept the weights as they are, since its times spread by more than the gain, counts
+    # as a tie, and so do unstable times.
     stable = [each for each in measured if Flag.UNSTABLE not in each.row.evidence.flags]
     ratios = [(each, times[padded] / times[as_is]) for each in stable for times in (_times(each),)]
     is_faster = any(each.row.winner == padded and ratio < 1 - band for each, ratio in ratios)
@@ -333,9 +333,11 @@ def unpadded_row(row: Row, as_is: Winner, *flags: Flag) -> Row:
 def count_rows(
     model: nn.Module, groups: Iterable[Group], call: Callable[[], object]
 ) -> dict[Group, tuple[int, ...]]:
-    # Return the numbers of rows of each group's activations while *call* runs *model*, ascending.
-    # Rows are those of the activation as a matrix. *call* should run the model uncompiled: a
-    # compiled graph skips the hooks of its modules. A group that was not called has no numbers.
+    """Return the numbers of rows of each group's activations while *call* runs *model*, ascending.
+
+    Rows are those of the activation as a matrix. *call* should run the model uncompiled: a compiled
+    graph skips the hooks of its modules. A group that was not called has no numbers.
+    """
     counts: dict[Group, set[int]] = {group: set() for group in groups}
 
     def make_hook(group: Group) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:

@@ -95,9 +95,11 @@ class RegionCompiler:
         winners: Iterable[Winner],
         at: StageCallback = lambda _winner, _stage: None,
     ) -> None:
-        # Compile the region with each of *winners*, while inductor's workers compile the kernels.
-        # Nothing runs on the device, which may be timing: `make_call` waits for the kernels, and
-        # runs the region first. A candidate that cannot be compiled is refused there.
+        """Compile the region with each of *winners*, while inductor's workers compile the kernels.
+
+        Nothing runs on the device, which may be timing: `make_call` waits for the kernels, and runs
+        the region first. A candidate that cannot be compiled is refused there.
+        """
         new = [winner for winner in winners if winner not in self._compiled]
         if not new:
             return
@@ -245,7 +247,7 @@ class _CompiledRegion:
 
 
 def region_reference(region: Region, device: torch.device, sets: Operands) -> list[torch.Tensor]:
-    # Return the outputs of *region* for the first of *sets*, computed in higher precision.
+    """Return the outputs of *region* for the first of *sets*, computed in higher precision."""
     # `RegionSets` are given outputs to poison.
     inputs = sets.views(0)
     widths = [wide_dtype(each.dtype) for each in inputs if each.is_floating_point()]

@@ -52,8 +52,9 @@ def register() -> None:
 
 
 def _define_names() -> None:
-    # Define what vLLM's pass FixFunctionalization compares the nodes of a graph with. A graph of
-    # several ranks has such nodes, and the operations are in vLLM's build for GPUs alone.
+    """Define what vLLM's pass FixFunctionalization compares the nodes of a graph with."""
+    # A graph of several ranks has such nodes, and the operations are in vLLM's build for GPUs
+    # alone.
     import torch
 
     library = torch.library.Library("_C", "FRAGMENT")

@@ -83,8 +83,8 @@ def is_library(choice: Any) -> bool:
 
 
 def post_op_of(choices: list[Any]) -> PostOp | None:
-    # Return the post-op of the library call among *choices*; None when it has none. Pattern
-    # lowerings pass it as keyword arguments of the mkldnn call
+    """Return the post-op of the library call among *choices*; None when it has none."""
+    # Pattern lowerings pass it as keyword arguments of the mkldnn call
     # (torch/_inductor/mkldnn_lowerings.py).
     for choice in choices:
         if isinstance(choice, ExternKernelCaller):
@@ -101,7 +101,7 @@ def post_op_of(choices: list[Any]) -> PostOp | None:
 
 
 def force_choice(version: Version, winner: Winner, base: Any) -> Any | MissReason:
-    # Return the template choice with the kwargs of *winner*, or the reason for refusing them.
+    """Return the template choice with the kwargs of *winner*, or the reason for refusing them."""
     # *base* is any choice of the same template for the same operands; it provides what depends on
     # the operands (extra kwargs, adjusted inputs, layout). The table is not trusted: only numbers
     # may differ from the kwargs of *base*. Strings, which inductor pastes into kernel source, and
@@ -167,9 +167,11 @@ def choice_of(choices: list[Any], winner: Winner) -> Any | None:
 
 
 def library_or_first(name: str, choices: list[Any]) -> Any:
-    # Return the library call of default mode, else the first library call, else the first choice.
-    # Default mode calls ``addmm`` with the bias as given. Max-autotune expands the bias first,
-    # which costs ``aten::addmm`` a copy, and offers ``bias_addmm`` to avoid it (kernel/mm.py).
+    """Return the library call of default mode, else the first library call, else the first choice.
+
+    Default mode calls ``addmm`` with the bias as given. Max-autotune expands the bias first, which
+    costs ``aten::addmm`` a copy, and offers ``bias_addmm`` to avoid it (kernel/mm.py).
+    """
     ready = [choice for choice in choices if not isinstance(choice, DeferredCppChoices)]
     library = [choice for choice in ready if is_library(choice)]
     for uid in (f"aten::bias_{name}", f"aten::{name}"):
@@ -200,8 +202,8 @@ _SCALED_OPERANDS: Final = 4  # two factors and two scales; the template takes no
 def tma_template(
     kernel_inputs: Any, templates: list[Any], op_name: str
 ) -> tuple[Any, dict[str, Any]] | None:
-    # Return the persistent TMA template for this GEMM, with kwargs that say how it is scaled. None
-    # where the template does not apply, or *templates* have no Triton, or have it already.
+    """Return the persistent TMA template for this GEMM, with kwargs that say how it is scaled."""
+    # None where the template does not apply, or *templates* have no Triton, or have it already.
     uids = {template.uid for template in templates}
     if op_name not in _TEMPLATES or mm_template.uid not in uids or TMA_UIDS & uids:
         return None
@@ -221,8 +223,8 @@ def tma_template(
 
 
 def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:
-    # Return how the factors are scaled, as the lowering of _scaled_mm does. The lowering offers the
-    # mm template for scales per tensor and per row alone.
+    """Return how the factors are scaled, as the lowering of _scaled_mm does."""
+    # The lowering offers the mm template for scales per tensor and per row alone.
     a, b, *scales = kernel_inputs.nodes()
     try:
         of_a, of_b = get_scaling_options(a, b, *(scale.get_size() for scale in scales))

@@ -285,9 +285,9 @@ def _decisions_here() -> _Decisions:
 
 
 def _belongs_to_template(scheduler: Any, node1: Any, node2: Any, decisions: _Decisions) -> bool:
-    # Whether a row says that *node1* or *node2* is fused into a template instead. Inductor would
-    # fuse an operation into the reduction that follows, as the addition of a residual into the norm
-    # behind it, before it looks at the template.
+    """Whether a row says that *node1* or *node2* is fused into a template instead."""
+    # Inductor would fuse an operation into the reduction that follows, as the addition of a
+    # residual into the norm behind it, before it looks at the template.
     for node in (node1, node2):
         for name in {read.name for read in node.read_writes.reads} & decisions.keys():
             if decisions[name][1] and name in scheduler.name_to_buf:
@@ -395,8 +395,9 @@ class GemmChoices(KindHooks):
         return proceed([fallback])
 
     def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
-        # Return what is offered of a selection that is not this kind's. It is uncovered where
-        # max-autotune would measure several choices and no row kind has the selection.
+        """Return what is offered of a selection that is not this kind's."""
+        # It is uncovered where max-autotune would measure several choices and no row kind has the
+        # selection.
         site = f"select:{name}"
         if self._active and len(choices) > 1 and tuning_is_on() and not covers(site):
             default = library_or_first(name, choices)

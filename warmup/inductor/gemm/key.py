@@ -64,10 +64,12 @@ _INPUT_TEXT: Final = "x"
 
 
 def epilogue_of(node: Node) -> str:
-    # Return the epilogue of the GEMM *node*: ``none`` or its steps, ``relu,mul(bf16[560,1280])``.
-    # The chain continues while all users of a value lead to a single pointwise value. It ends at a
-    # value with diverging users or with a user that is not pointwise. A step that reads its input
-    # more than once and is no known activation is nested text, in which ``x`` is the input.
+    """Return the epilogue of the GEMM *node*: ``none`` or its steps, ``relu,mul(bf16[560,1280])``.
+
+    The chain continues while all users of a value lead to a single pointwise value. It ends at a
+    value with diverging users or with a user that is not pointwise. A step that reads its input
+    more than once and is no known activation is nested text, in which ``x`` is the input.
+    """
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return NO_EPILOGUE
@@ -81,8 +83,8 @@ def epilogue_of(node: Node) -> str:
 
 
 def end_of_epilogue(node: Node) -> Node | None:
-    # Return the last node of the epilogue of the GEMM *node*, if any. A cast to a wider dtype at
-    # its end is left to the kernel that reads the result.
+    """Return the last node of the epilogue of the GEMM *node*, if any."""
+    # A cast to a wider dtype at its end is left to the kernel that reads the result.
     gemm = node.meta.get("val")
     if not isinstance(gemm, torch.Tensor):
         return None
@@ -94,8 +96,8 @@ def end_of_epilogue(node: Node) -> Node | None:
 
 
 def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
-    # Yield the text of each step behind *node*, which computes *gemm*, and its last node. The text
-    # is empty where the step leaves its values as they are, such as a view.
+    """Yield the text of each step behind *node*, which computes *gemm*, and its last node."""
+    # The text is empty where the step leaves its values as they are, such as a view.
     current, count = node, 0
     while count < MAX_EPILOGUE_STEPS and (nodes := _next_nodes(current, gemm.numel())) is not None:
         texts = {current: _INPUT_TEXT}
@@ -276,9 +278,10 @@ _MODULES: Final = ("vllm.compilation.passes.inductor_pass", "vllm.compilation.in
 
 
 def bounded_by_engine(ranges: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    # Return *ranges* of symbols, that of the engine's size with its upper end. Unchanged outside of
-    # vLLM, and where inductor lowers no graph. The size is the graph's first input that is a symbol
-    # (vLLM 0.32.0, ``sym_shape_indices`` of compilation/piecewise_backend.py).
+    """Return *ranges* of symbols, that of the engine's size with its upper end."""
+    # Unchanged outside of vLLM, and where inductor lowers no graph. The size is the graph's first
+    # input that is a symbol (vLLM 0.32.0, ``sym_shape_indices`` of
+    # compilation/piecewise_backend.py).
     largest = largest_size_of_engine()
     inputs: Any = getattr(V.graph, "graph_inputs", None)
     if largest is None or not isinstance(inputs, Mapping):
@@ -290,9 +293,9 @@ def bounded_by_engine(ranges: Mapping[Any, Any]) -> Mapping[Any, Any]:
 
 
 def largest_size_of_engine() -> int | None:
-    # Return the end of the range that vLLM compiles in this thread; None outside of vLLM. Source:
-    # vLLM 0.32.0, `get_pass_context` (compilation/passes/inductor_pass.py), whose ``compile_range``
-    # vLLM sets around each compile. Nothing of vLLM is imported.
+    """Return the end of the range that vLLM compiles in this thread; None outside of vLLM."""
+    # Source: vLLM 0.32.0, `get_pass_context` (compilation/passes/inductor_pass.py), whose
+    # ``compile_range`` vLLM sets around each compile. Nothing of vLLM is imported.
     for name in _MODULES:
         context_of: Any = getattr(sys.modules.get(name), "get_pass_context", None)
         if context_of is None:
@@ -402,8 +405,8 @@ def _dim(size: Any) -> Dim:
 
 
 def dim_of(size: Any, shapes: Any) -> Dim:
-    # Return the constant or the range of the expression *size* under the ShapeEnv *shapes*. A range
-    # without an upper end has that of an engine which compiles for one.
+    """Return the constant or the range of the expression *size* under the ShapeEnv *shapes*."""
+    # A range without an upper end has that of an engine which compiles for one.
     expression = sympy.sympify(size)
     if not expression.free_symbols:
         return Dim.of(int(expression))

@@ -204,9 +204,9 @@ class SizeHints:
 
 
 def hints_of(input_nodes: Sequence[Any], layout: Any) -> tuple[SizeHints, ...]:
-    # Return hints for the lower end of a selection's range, its middle and its tuned size. All
-    # symbols are at their lower ends, or in the middle, together; sizes that a guard of the graph
-    # excludes are skipped. Empty if no size is a range or a symbol has no hint.
+    """Return hints for the lower end of a selection's range, its middle and its tuned size."""
+    # All symbols are at their lower ends, or in the middle, together; sizes that a guard of the
+    # graph excludes are skipped. Empty if no size is a range or a symbol has no hint.
     dims = [sympy.sympify(dim) for dim in (*layout.size, input_nodes[0].get_size()[-1])]
     ranged = next((dim for dim in dims if dim.free_symbols), None)
     shapes = V.graph.sizevars.shape_env
@@ -302,8 +302,8 @@ def _without_current_node(original: Function, *args: Any, **kwargs: Any) -> Any:
 
 @contextlib.contextmanager
 def fixed_layouts(operands: Iterable[Any]) -> Iterator[None]:
-    # Give *operands* with a flexible layout their predicted fixed layout while open. Else inductor
-    # takes the strides of example operands from the flexible layout (2.11).
+    """Give *operands* with a flexible layout their predicted fixed layout while open."""
+    # Else inductor takes the strides of example operands from the flexible layout (2.11).
     with contextlib.ExitStack() as restores:
         for operand in operands:
             buffer = operand

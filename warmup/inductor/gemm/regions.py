@@ -96,8 +96,8 @@ def members_of(gemm: Node, prologue: set[Node]) -> list[Node]:
 
 
 def prologue_of(gemm: Node) -> set[Node]:
-    # Return the nodes that compute operands of *gemm* alone, each from fewer bytes. What follows a
-    # reduction pointwise is none of them: it is computed by the reduction's kernel.
+    """Return the nodes that compute operands of *gemm* alone, each from fewer bytes."""
+    # What follows a reduction pointwise is none of them: it is computed by the reduction's kernel.
     prologue: set[Node] = set()
     for operand in tensors_of(gemm):
         chain: set[Node] = set()
@@ -210,9 +210,9 @@ def _downstream(start: Node) -> set[Node]:
 
 
 def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
-    # Return the other GEMMs whose results only *members* use, and the nodes in between. What the
-    # GEMM and its operands, *made_before*, read is no sibling, and neither is what depends on the
-    # GEMM.
+    """Return the other GEMMs whose results only *members* use, and the nodes in between."""
+    # What the GEMM and its operands, *made_before*, read is no sibling, and neither is what depends
+    # on the GEMM.
     siblings: set[Node] = set()
     inputs = {node for member in members - made_before for node in member.all_input_nodes}
     before = {node for member in made_before for node in member.all_input_nodes}
@@ -261,7 +261,7 @@ class _NotPlainError(Exception):
 
 
 def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool) -> Region | None:
-    # Return the region around *gemm*; None if there is none or plain values cannot describe it.
+    """Return the region around *gemm*; None if there is none or plain values cannot describe it."""
     # *operands* are the layouts in which the GEMM receives its tensors: inductor may choose others
     # than the graph has. A dynamic size is replaced by its hint.
     if gemm.target not in GEMM_OPS or not is_tensor(gemm):
@@ -285,10 +285,11 @@ def region_of(gemm: Node, operands: Sequence[TensorSpec], *, has_epilogue: bool)
 
 
 def whole_region_of(gemm: Node) -> Region | None:
-    # Return *gemm* with what makes its operands and what follows; None if that is no plain value.
-    # Operations that compute operands belong to it whatever they read, since the padding of an
-    # operand is fused into them. Operands have the layouts of the graph, and a dynamic size its
-    # hint.
+    """Return *gemm* with what makes its operands and what follows; None if that is no plain value.
+
+    Operations that compute operands belong to it whatever they read, since the padding of an
+    operand is fused into them. Operands have the layouts of the graph, and a dynamic size its hint.
+    """
     return _with_producers(gemm) if gemm.target in GEMM_OPS and is_tensor(gemm) else None
 
 

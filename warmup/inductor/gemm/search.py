@@ -169,11 +169,11 @@ _SUM_BYTES: Final = 4
 
 
 def splits_of(m: int, n: int, k: int, itemsize: int, *, only_even: bool) -> tuple[int, ...]:
-    # Return the numbers of parts into which splitting K is worth trying, ascending. Parts have at
-    # least 128 elements, and their partial sums, which are written and read back, take no more
-    # bytes than the operands: for a square GEMM of 16 bits inductor's bound, K / M. *only_even*
-    # keeps parts of multiples of 32 or, where K is none, of the largest power of two that divides
-    # K.
+    """Return the numbers of parts into which splitting K is worth trying, ascending."""
+    # Parts have at least 128 elements, and their partial sums, which are written and read back,
+    # take no more bytes than the operands: for a square GEMM of 16 bits inductor's bound, K / M.
+    # *only_even* keeps parts of multiples of 32 or, where K is none, of the largest power of two
+    # that divides K.
     even = gcd(k, _EVEN_PART) if only_even else 1
     limit = min(k // _LEAST_PART, itemsize * k * (m + n) // (_SUM_BYTES * m * n)) if m and n else 0
     return tuple(
@@ -228,9 +228,9 @@ class Capacity:
 
 
 def shared_bytes(tile: Tile, a: GemmOperand, b: GemmOperand, *, has_warpgroups: bool) -> int:
-    # Return a lower bound of the shared memory of *tile* in bytes. For 16-bit operands on compute
-    # capability 9.0 it is what Triton takes, except barriers (8 bytes per stage) and the scratch
-    # memory of an epilogue larger than the operands.
+    """Return a lower bound of the shared memory of *tile* in bytes."""
+    # For 16-bit operands on compute capability 9.0 it is what Triton takes, except barriers (8
+    # bytes per stage) and the scratch memory of an epilogue larger than the operands.
     by_warpgroup = (
         has_warpgroups
         and tile.m >= _WARPGROUP_ROWS
@@ -259,9 +259,9 @@ def missing_resource(
 
 
 def spills(tile: Tile, warp_size: int = 32) -> bool:
-    # Return whether the accumulator of *tile* needs more registers than a thread has. Not so on
-    # compute capability 10, which accumulates elsewhere. Inductor omits such tiles from its
-    # exhaustive list; warmup measures them.
+    """Return whether the accumulator of *tile* needs more registers than a thread has."""
+    # Not so on compute capability 10, which accumulates elsewhere. Inductor omits such tiles from
+    # its exhaustive list; warmup measures them.
     return math.ceil(tile.m * tile.n / (tile.warps * warp_size)) > _MAX_REGISTERS
 
 
@@ -313,8 +313,8 @@ def depth_factor(kernel_inputs: Any) -> int:
 def choices_for_tiles(
     base: Any, kernel_inputs: Any, op_name: str, tiles: Iterable[Mapping[str, Any]]
 ) -> Iterator[Any]:
-    # Return choices of the template of *base* for *tiles*, which may come from other problems. Of a
-    # tile only kwargs of a config are used: block sizes, stages, warps and the like.
+    """Return choices of the template of *base* for *tiles*, which may come from other problems."""
+    # Of a tile only kwargs of a config are used: block sizes, stages, warps and the like.
     heuristic = _heuristic(base, kernel_inputs, op_name)
     config, *_ = _configs(heuristic, "mm_configs")
     names = {field.name for field in dataclasses.fields(config)} - {"hint_override"}
@@ -408,9 +408,9 @@ _RESULT_DTYPES: Final = {
 
 
 def rows_of_block(uid: str, kernel_inputs: Any, op_name: str) -> int | None:
-    # Return the rows of a block of the template *uid*, None where it is not for this problem. The
-    # templates are for weights of 16 or 8 bits in which K is contiguous, as in those of a linear:
-    # along N each thread would read a line of memory for one element.
+    """Return the rows of a block of the template *uid*, None where it is not for this problem."""
+    # The templates are for weights of 16 or 8 bits in which K is contiguous, as in those of a
+    # linear: along N each thread would read a line of memory for one element.
     if op_name not in _FEW_ROWS_OPS:
         return None
     a, b = kernel_inputs.mat1mat2()
@@ -463,8 +463,8 @@ class Selection:
 
     @property
     def omitted_templates(self) -> list[Any]:
-        # The template that the lowering omits for a very large K, where it offers decompose_k. From
-        # torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
+        """The template that the lowering omits for a very large K, where it offers decompose_k."""
+        # From torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
         offered = {template.uid for template in self.templates}
         is_omitted = SPLIT_UID in offered and mm_template.uid not in offered
         return [mm_template] if is_omitted and self.is_searchable else []

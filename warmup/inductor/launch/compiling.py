@@ -59,8 +59,8 @@ _sent: Final = _SentConfigs()
 
 
 def compile_configs(kernel: Any, configs: Sequence[Any]) -> list[Any]:
-    # Return the launcher of each of *configs* of *kernel*, or why there is none. Each is loaded
-    # once it is compiled, while workers compile the next ones.
+    """Return the launcher of each of *configs* of *kernel*, or why there is none."""
+    # Each is loaded once it is compiled, while workers compile the next ones.
     started, named = time.monotonic(), [_named(kernel, config) for config in configs]
     ready = {_named(kernel, each.config): each for each in kernel.launchers}
     new = {each: one for each, one in zip(named, configs, strict=True) if each not in ready}
@@ -125,9 +125,10 @@ def _send(named: _Named, environment: Mapping[str, str]) -> Future[Any]:
 
 
 def send_likely(kernel: Any, wanted: Sequence[Any], likely: Iterable[Any]) -> None:
-    # Send the *wanted* configs of *kernel*, then as many *likely* next ones as keep workers busy.
-    # Nothing is sent where configs are not kept: there the workers are idle while kernels are
-    # timed.
+    """Send the *wanted* configs of *kernel*, then as many *likely* next ones as keep workers busy.
+
+    Nothing is sent where configs are not kept: there the workers are idle while kernels are timed.
+    """
     if _sent.is_kept:
         send_configs(kernel, wanted)
         room = max(get_compile_threads() - len(wanted), 0)

@@ -174,9 +174,9 @@ class LaunchSearch:
         return self._named(staged(self._kernel, make_config(best, self._offered)))
 
     def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
-        # Send *asked* to the workers, and the configs that the search times after them. Those
-        # depend on whether a config of *asked* is fastest: both lists are sent. Most waves have
-        # fewer configs than there are workers, and each takes as long as its slowest.
+        """Send *asked* to the workers, and the configs that the search times after them."""
+        # Those depend on whether a config of *asked* is fastest: both lists are sent. Most waves
+        # have fewer configs than there are workers, and each takes as long as its slowest.
         known = self._launchers.keys() | self._uncompiled.keys()
         new = [winner for winner in asked if winner not in known]
 
@@ -207,9 +207,9 @@ class LaunchSearch:
         return self._named(listed), self._named(longer), self._named(grid)
 
     def _asked_by_descent(self, times_us: Mapping[Winner, float]) -> list[Winner]:
-        # Return what inductor's coordinate descent would time next. It begins at the fastest config
-        # of max-autotune's list, as inductor does, and at the fastest of all; both have ended once
-        # it asks for nothing.
+        """Return what inductor's coordinate descent would time next."""
+        # It begins at the fastest config of max-autotune's list, as inductor does, and at the
+        # fastest of all; both have ended once it asks for nothing.
         asked: list[Winner] = []
         lists: tuple[Iterable[Winner], ...] = self._listed_longer, times_us
         starts = (min(one, key=lambda each: times_us.get(each, math.inf)) for one in lists)
@@ -351,8 +351,8 @@ class LaunchConfigs(KindHooks):
             return original(compiler, kernel_name, source_code, *args, **kw)
 
     def _lookup_entry(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
-        # Return the entry of inductor's lookup table for this kernel; empty without a row. Before
-        # torch 2.15 that table drops everything but block sizes: other rows are left to
+        """Return the entry of inductor's lookup table for this kernel; empty without a row."""
+        # Before torch 2.15 that table drops everything but block sizes: other rows are left to
         # `precompile`.
         try:
             read = read_kernel(kernel_name, source_code)

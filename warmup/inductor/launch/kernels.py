@@ -42,8 +42,9 @@ def winner_of(kernel: Any, config: Any) -> Winner | None:
 
 
 def refusal_reason(winner: Winner, offered: Sequence[Any] | None) -> MissReason | None:
-    # Return the reason why *winner* cannot be forced, None if it can. A config that is not among
-    # those *offered* must have their arguments and stay within inductor's bounds.
+    """Return the reason why *winner* cannot be forced, None if it can."""
+    # A config that is not among those *offered* must have their arguments and stay within
+    # inductor's bounds.
     wanted = dict(winner.kwargs)
     if offered is not None:
         known = [kwargs_of(config) for config in offered]
@@ -107,10 +108,10 @@ _OUTER_LOOP: Final = (4, 64)  # rows of one step across rows
 
 
 def listed_by_inductor(kernel: Any, *, max_autotune: bool) -> tuple[Any, ...]:
-    # Return the configs that inductor lists for *kernel* with and without max-autotune. Empty for
-    # split scans, combined kernels and those of a user. The same heuristics made the kernel's own
-    # list, but for a square tile of a pointwise kernel, for which default mode lists the first
-    # config only.
+    """Return the configs that inductor lists for *kernel* with and without max-autotune."""
+    # Empty for split scans, combined kernels and those of a user. The same heuristics made the
+    # kernel's own list, but for a square tile of a pointwise kernel, for which default mode lists
+    # the first config only.
     make = _LISTERS.get(kernel.heuristic_type)
     if make is None or not kernel.size_hints or "combo_grid_meta" in kernel.inductor_meta:
         return ()
@@ -148,9 +149,9 @@ def has_too_small_block(kernel: Any, config: Any) -> bool:
 
 
 def grid_of(kernel: Any, like: Any) -> list[Any]:
-    # Return a grid of configs for *kernel* with the arguments of the config *like*. Blocks are
-    # within the kernel's sizes; that of a persistent reduction holds whole rows. No grid for three
-    # sides, nor for other arguments than blocks.
+    """Return a grid of configs for *kernel* with the arguments of the config *like*."""
+    # Blocks are within the kernel's sizes; that of a persistent reduction holds whole rows. No grid
+    # for three sides, nor for other arguments than blocks.
     names = [name for name in like.kwargs if is_block(name)]
     sizes = dict(kernel.size_hints or {})
     if len(names) != len(like.kwargs) or not sizes or len(names) > _MOST_SIDES:
@@ -185,9 +186,11 @@ _MOST_FIXED_WARPS: Final = 16
 
 
 def fixed_config(kernel: Any, like: Any) -> Any | None:
-    # Return the config, with the arguments of *like*, that depends on the length of a row alone.
-    # None for a kernel that reduces nothing: its config changes no bits. With one config the
-    # partial sums of a row are added up in one order, whatever the number of rows.
+    """Return the config, with the arguments of *like*, that depends on the length of a row alone.
+
+    None for a kernel that reduces nothing: its config changes no bits. With one config the partial
+    sums of a row are added up in one order, whatever the number of rows.
+    """
     if kernel.heuristic_type not in (HeuristicType.PERSISTENT_REDUCTION, HeuristicType.REDUCTION):
         return None
     is_outer = kernel.inductor_meta.get("reduction_hint") in _OUTER
@@ -270,9 +273,9 @@ def describe_kernel(name: str, sizes: Any, signature: Any, code: str) -> LaunchP
 
 
 def read_kernel(name: str, source_code: str) -> tuple[LaunchProblem, str, str] | None:
-    # Return the problem of a generated kernel, its size hints as text, and its code. None if
-    # *source_code* has no size hints. Raises ProblemError where a key cannot describe the kernel,
-    # SyntaxError or ValueError where hints or signature are no plain values.
+    """Return the problem of a generated kernel, its size hints as text, and its code."""
+    # None if *source_code* has no size hints. Raises ProblemError where a key cannot describe the
+    # kernel, SyntaxError or ValueError where hints or signature are no plain values.
     sizes, signature = size_hints_regex.search(source_code), _SIGNATURE.search(source_code)
     _, marker, code = source_code.partition("@triton.jit\n")
     if sizes is None or signature is None or not marker:

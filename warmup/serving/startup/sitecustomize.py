@@ -105,7 +105,7 @@ class TableStartup:
         self._guarded.append((module, name, original, install_first))
 
     def _install_once(self, *, freezing: bool | None) -> None:
-        # Install the table, unless that is done or going on in this thread; other threads wait.
+        """Install the table, unless that is done or going on in this thread; other threads wait."""
         # With ``strict`` a failure is raised, and again at the next compile. In a build, a torch
         # that is not supported and a table for another machine, into which nothing is written, end
         # the program.
