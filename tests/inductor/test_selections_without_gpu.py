@@ -8,12 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch._inductor.kernel import conv
 
 PROGRAM = "cuda_selections.py"
 
 pytestmark = pytest.mark.long
-
-torch = pytest.importorskip("torch")
 
 Ask = Callable[..., dict[str, Any]]
 GROUPS = {
@@ -93,6 +93,8 @@ def test_a_build_times_what_inductor_lists(ask: Ask) -> None:
 def test_convolutions_of_every_form_are_built_and_missed(ask: Ask) -> None:
     """Every form that torch allows has its key, its work, and candidates that a row can name."""
     for case, words in FORMS.items():
+        if case == "1d, of each channel" and not hasattr(conv, "depthwise_conv1d_template"):
+            continue  # on torch 2.11, which has the library's kernel alone
         (missed,) = ask(case=case)["events"]
         assert missed["key"].startswith(f"convolution {words}"), case
         built = ask(case=case, on_miss="tune")

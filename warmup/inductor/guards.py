@@ -480,7 +480,8 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
     patches.wrap(pad_mm, "is_mm_compute_bound", unwrapped)
     if recorder.gpu is not None:
         recorder.gpu.attach(patches)
-    uninteresting_files().add(__file__)  # else guards are attributed to `record_user_line`
+    own = {__file__, inspect.getfile(Patches)} - uninteresting_files()
+    uninteresting_files().update(own)  # else guards are attributed to `record_user_line`
     torch._dynamo.reset()
     try:
         with (
@@ -495,7 +496,7 @@ def record(recorder: Recorder, recompiles: int) -> Iterator[None]:
             yield
     finally:
         patches.restore()
-        uninteresting_files().discard(__file__)
+        uninteresting_files().difference_update(own)
         torch._dynamo.reset()
 
 
