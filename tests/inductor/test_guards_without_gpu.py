@@ -32,11 +32,12 @@ def test_training_is_compiled_anew_where_the_rows_pass_the_hidden_size(ask: Ask)
     found = [(span["high"], span["tuned_at"], span["sizes"]) for span in spans]
     ends = [cause for span in spans for cause in (span["below"], span["above"])]
     told = [cause for cause in ends if cause and cause[2].startswith(PAD_MM)]
+    told = told[-3:]  # torch 2.11 has a lower end too
     if not COMPARES_SYMBOLS:
         assert (found, told) == ([(None, 560, SIZES)], [])
         return
     assert found == [(1280, 560, [560, 1024]), (3419, 2048, [2048])]
-    assert [cause[:2] for cause in told[-3:]] == [  # torch 2.11 has a lower end too
+    assert [cause[:2] for cause in told] == [
         ["heuristic", "rows <= 1280"],
         ["heuristic", "rows > 1280"],
         ["heuristic", "rows < 3420"],
