@@ -2,9 +2,12 @@
 
     python docs/benchmarks/run.py --list
     python docs/benchmarks/run.py starts-llama zoo --out results
+    python docs/benchmarks/run.py starts-OPT starts-Phi-3 effort-OPT --gpus 2 --limit 580
 
 Each set is one command or several, printed before they run, with the repository as the current
-folder. A set that fails does not end the others; the exit code is then 1.
+folder. A set that fails does not end the others; the exit code is then 1. With --gpus the sets run
+side by side, in order: each GPU has a share of the cores, and begins the next set that none has
+begun. With --limit all end after so many seconds; the same call then goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -12,11 +15,16 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
-from driver import ROOT, python_path, say
+from driver import DAY_S, ROOT, python_path, say
 
 from warmup.cli.streams import EXIT_UNDECIDED
 
@@ -24,11 +32,27 @@ FIVE = "--seqlens 16,256,560,1024,2048"
 H200 = "tables/nvidia-h200"
 LLAMA, SWIGLU = "examples/llama_block.py:LlamaBlocks", "examples/vision_block.py:SwiGLU"
 HERE = "docs/benchmarks"
+_LEAST_S = 30.0  # to begin a command with
 
 
 def starts_of(name: str, model: str, words: str) -> tuple[str]:
     """Return the command for all starts of *model*; {out} is the folder of the results."""
-    return (f"python {HERE}/starts.py --out {{out}} --name {name} --model '{model}' {words}",)
+    limited = f"{words} --limit {{left}}"
+    return (f"python {HERE}/starts.py --out {{out}} --name {name} --model '{model}' {limited}",)
+
+
+def rows_of(name: str, model: str, words: str, **builds: str) -> tuple[str, ...]:
+    """Return commands for a table with the options of each of *builds*, and for their times."""
+    case = f"--model {HERE}/zoo_models/{model} {shlex.join(words.split())}"
+    paths = {build: f"{{out}}/{name}-{build}.json" for build in builds}
+    tables = ",".join([*paths.values()] * 2)
+    return (
+        *(
+            f"python -m warmup build {case} --no-bundle --out {paths[build]} {options}"
+            for build, options in builds.items()
+        ),
+        f"python {HERE}/rows.py {case} --record --starts {tables} --results {{out}}/{name}.json",
+    )
 
 
 _DIMS = "--dims seqlen=16,256,560,1024,2048"
@@ -49,7 +73,7 @@ _STARTED = {
     "wav2vec2": ("started.py:wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
 }
 
-# {out} is the folder of the results.
+# {out} is the folder of the results, {left} the seconds that are left.
 SETS: dict[str, tuple[str, ...]] = {
     "starts-llama": starts_of("llama-h200", LLAMA, _ALL + _WARM),
     "starts-swiglu": starts_of("swiglu-h200", SWIGLU, _ALL + _WARM),
@@ -65,6 +89,19 @@ SETS: dict[str, tuple[str, ...]] = {
         )
         for name, (model, words) in _STARTED.items()
     },
+    **{
+        f"effort-{name}": rows_of(
+            f"effort-{name}", model, words, full="--effort full", share="--effort share"
+        )
+        for name, (model, words) in _STARTED.items()
+    },
+    "invariant": rows_of(
+        "invariant",
+        "decoders.py:qwen2",
+        "--dims batch=1,8,64,2048;seqlen=1 --input ids=[batch,seqlen]:i64",
+        invariant="--invariant",
+        plain="",
+    ),
     "starts-cpu": starts_of(
         "mlp-cpu",
         "examples/mlp.py:MLP",
@@ -96,18 +133,49 @@ SETS: dict[str, tuple[str, ...]] = {
 }
 
 
-def run_set(name: str, out: Path) -> bool:
+def run_set(name: str, out: Path, ends: float, gpu: int | None = None, gpus: int = 1) -> bool:
     """Run the commands of the set *name* until one fails; return whether none did."""
     environment = {**os.environ, "PYTHONPATH": python_path()}
+    cores = sorted(os.sched_getaffinity(0))
+    if gpu is not None:
+        share = len(cores) // gpus
+        cores = cores[gpu * share : (gpu + 1) * share]
+        environment["CUDA_VISIBLE_DEVICES"] = str(gpu)
     for command in SETS[name]:
-        words = shlex.split(command.replace("{out}", str(out)))
+        left = ends - time.monotonic()
+        if left < _LEAST_S:
+            say(f"{name}: no time left")
+            return False
+        words = shlex.split(command.replace("{out}", str(out)).replace("{left}", f"{left:.0f}"))
         words[0] = sys.executable
         say(f"{name}:", shlex.join(words))
-        code = subprocess.run(words, cwd=ROOT, env=environment, check=False).returncode
+        process = subprocess.Popen(
+            words,
+            cwd=ROOT,
+            env=environment,
+            preexec_fn=partial(os.sched_setaffinity, 0, cores),  # noqa: PLW1509  no thread holds a lock here
+        )
+        try:
+            code = process.wait(left)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)  # a build keeps the rows that it has
+            code = process.wait()
         if code not in (0, EXIT_UNDECIDED):  # a table whose every row is unstable is a table
-            say(f"{name}: failed")
+            say(f"{name}: failed with code {code}")
             return False
     return True
+
+
+def run_all(names: Iterator[str], out: Path, ends: float, gpus: int) -> list[bool]:
+    """Run the sets *names*, beside each other on as many *gpus*."""
+    if not gpus:
+        return [run_set(name, out, ends) for name in names]
+
+    def run_next(gpu: int) -> list[bool]:
+        return [run_set(name, out, ends, gpu, gpus) for name in names]
+
+    with ThreadPoolExecutor(gpus) as pool:
+        return [done for each in pool.map(run_next, range(gpus)) for done in each]
 
 
 def main() -> None:
@@ -115,6 +183,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("sets", nargs="*", metavar="SET", help=f"any of {', '.join(SETS)}")
     parser.add_argument("--out", type=Path, default=Path("results"))
+    parser.add_argument("--gpus", type=int, default=0, help="so many sets side by side")
+    parser.add_argument("--limit", type=float, default=DAY_S, help="seconds")
     parser.add_argument("--list", action="store_true", help="print the commands of every set")
     asked = parser.parse_args()
     if unknown := [name for name in asked.sets if name not in SETS]:
@@ -125,7 +195,7 @@ def main() -> None:
         return
     out = asked.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
-    done = [run_set(name, out) for name in asked.sets]
+    done = run_all(iter(asked.sets), out, time.monotonic() + asked.limit, asked.gpus)
     sys.exit(not all(done))
 
 
