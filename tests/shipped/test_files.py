@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "docs/benchmarks/results"
 
 
 def test_the_benchmark_page_says_what_the_results_say() -> None:

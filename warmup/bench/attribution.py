@@ -180,7 +180,7 @@ def name_of(event: DeviceEvent) -> str:
 
 
 def subject_of(keys: Keys, kernel: str) -> str:
-    """Return what is computed by *keys*, equal for the ops of one matmul, else by the *kernel*."""
+    """Return the matmul of *keys*, alike for all its operators, the first key, or the *kernel*."""
     if not keys or kind_of(keys[0]) is not GEMM:
         return keys[0] if keys else unnumbered(kernel)
     named = GEMM.ingredients(keys[0])

@@ -516,7 +516,7 @@ _FATAL: Final[dict[type[WarmupError], str]] = {
 
 @cache
 def _repeat_fatal_error_at_exit() -> None:
-    """Print, as the last line of a process that a refused decision ended, which one that was."""
+    """Print the refused decision that ended the process as the last line of its output."""
     # torch wraps the error, and prints some ninety lines with it.
     atexit.register(_repeat_fatal_error)
 

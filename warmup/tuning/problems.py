@@ -683,11 +683,11 @@ def _time_in(row: Row, winner: Winner) -> float:
 
     A kernel that the evidence does not list was slower than all that it lists.
     """
-    evidence, name = row.evidence, winner.choice.short
+    evidence = row.evidence
     times = {row.winner.short: evidence.time_us, **{text: time for time, text in ranked(evidence)}}
-    for each in (f"{name} fused", name, f"{name} not fused"):
-        if each in times:
-            return times[each]
+    for fused in (True, None, False):
+        if (name := replace(winner, fused=fused).short) in times:
+            return times[name]
     if winner.family is Family.EXTERN and evidence.library_us is not None:
         return evidence.library_us
     return max(times.values())
@@ -723,7 +723,7 @@ def _torch_key(key: str, row: Row, device: Device) -> str:
             (problem.alpha, problem.beta) != (1, 1)
         ),
         "the kernel is faster where nothing is fused into it: torch would fuse": (
-            winner.fused is False and f"{winner.choice.short} fused" in names
+            winner.fused is False and replace(winner, fused=True).short in names
         ),
         f"torch does not have the kernel {winner.uid}": not _is_known(winner.uid),
         "torch lists decompose_k from K = 32 max(M, N) on, and no tile from 64 max(M, N) on": (
