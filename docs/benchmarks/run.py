@@ -59,7 +59,7 @@ _DIMS = "--dims seqlen=16,256,560,1024,2048"
 _ALL = f"{_DIMS} --once max-autotune,max-autotune-warm,mega-cache --starts "
 _WARM = "max-autotune-warm,mega-cache,default-warm,table-warm,bundle-graphs"
 _LAYERS = "default-layers,table-layers,bundle-graphs-layers"
-_DEEP = f"{_DIMS} --layers layers --once default --starts default,{_LAYERS}"
+_DEEP = f"{_DIMS} --layers layers --repeats 1 --starts default,{_LAYERS}"
 _DEEP_MODEL = f'{LLAMA}{{"layers":32}}'
 _TEXT = "--dims batch=1,8;seqlen=384 --input input_ids=[batch,seqlen]:i64"
 _PROMPT = "--dims seqlen=16,512 --input ids=[1,seqlen]:i64"
@@ -72,6 +72,20 @@ _STARTED = {
     "DINOv2": ("started.py:dinov2", "--dims batch=1,8 --input x=[batch,3,518,518]:bf16"),
     "wav2vec2": ("started.py:wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
 }
+_INVARIANT = {
+    "BERT": (
+        "encoders.py:bert_large",
+        "--dims batch=1,8,64;seqlen=128 --input input_ids=[batch,seqlen]:i64",
+    ),
+    "DINOv2": _STARTED["DINOv2"],
+    "Llama-3": (
+        "decoders.py:llama3",
+        "--dims batch=1,2,4;seqlen=512 --input ids=[batch,seqlen]:i64",
+    ),
+}
+_BUILT = "--policy range --invariant --seqlens 64,2048"
+_SERVED = "--seqlens 2,64,2048 --buckets 64,2048 --random 50 --starts range:{out}/range.json"
+_RANGED = f"--model {HERE}/zoo_models/decoders.py:qwen2 --input ids=[seqlen,1]:i64"
 
 # {out} is the folder of the results, {left} the seconds that are left.
 SETS: dict[str, tuple[str, ...]] = {
@@ -101,6 +115,17 @@ SETS: dict[str, tuple[str, ...]] = {
         "--dims batch=1,8,64,2048;seqlen=1 --input ids=[batch,seqlen]:i64",
         invariant="--invariant",
         plain="",
+    ),
+    **{
+        f"invariant-{name}": rows_of(
+            f"invariant-{name}", model, words, invariant="--invariant", plain=""
+        )
+        for name, (model, words) in _INVARIANT.items()
+    },
+    # The dim seqlen is the batch, of one token each: a table of ranges has one dim.
+    "invariant-range": (
+        f"python -m warmup build {_RANGED} {_BUILT} --no-bundle --out {{out}}/range.json",
+        f"python {HERE}/rows.py {_RANGED} {_SERVED} --results {{out}}/invariant-range.json",
     ),
     "starts-cpu": starts_of(
         "mlp-cpu",
