@@ -40,6 +40,14 @@ def test_a_decision_is_forced(ask: Ask) -> None:
             assert event["winner"].endswith(") fused" if is_fused else ") not fused"), case
 
 
+def test_what_is_fused_computes_as_in_a_kernel_of_its_own(ask: Ask) -> None:
+    """Under an invariant table a template rounds its sum first, and Triton contracts nothing."""
+    (source,) = ask(case="gelu", fused=[True], invariant=True)["templates"]
+    before, _, after = source.partition("tmp1 = acc + tmp0\n")
+    assert after.split("\n")[0].strip() == "tmp2 = tmp1.to(tl.bfloat16)"
+    assert "'enable_fp_fusion': False" in before
+
+
 def test_without_a_decision_inductor_decides(ask: Ask) -> None:
     """A row without a decision is compiled as without warmup: torch 2.11 fuses behind no view."""
     is_fused = not torch.__version__.startswith("2.11.")

@@ -178,7 +178,7 @@ def test_with_fixed_reductions_a_config_depends_on_the_length_of_a_row_alone() -
             compiled: list[Any] = []
             search = LaunchSearch(
                 *(kernel, offered, (), {}, lambda _, configs, to=compiled: [to.append(configs)]),
-                fixes_reductions=True,
+                fixes_rows=True,
             )
             live = search.start()
             assert live is not None, (kind, hint, length, rows)

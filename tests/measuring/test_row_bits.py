@@ -10,8 +10,8 @@ import pytest
 import torch
 from sample_trials import dense, make_trial
 
-from warmup.core.rows import Family, Winner
-from warmup.core.trial import Candidate, Operands, ViewSpec
+from warmup.core.rows import Family, Rejection, Winner
+from warmup.core.trial import Candidate, Operands, Region, ViewSpec
 from warmup.measuring.reference import OperandSets
 from warmup.measuring.row_bits import Probe, bits_of_rows, fill_samples
 from warmup.measuring.trial import run_trial
@@ -53,6 +53,11 @@ KERNELS: dict[str, Kernel] = {
 }
 
 
+def call(candidate: Candidate, sets: Operands) -> Callable[[int], object]:
+    kernel = KERNELS[candidate.winner.uid.removeprefix("aten::")]
+    return lambda number: kernel(*sets.views(number), sets.out(number))
+
+
 def digests_at(m: int) -> dict[str, str | None]:
     """Return the digest of each kernel on *m* rows."""
     a, b = dense(m, K), dense(K, N)
@@ -65,12 +70,7 @@ def digests_at(m: int) -> dict[str, str | None]:
         only_screens=True,
     )
 
-    def call(candidate: Candidate, sets: Operands) -> Callable[[int], object]:
-        kernel = KERNELS[candidate.winner.uid.removeprefix("aten::")]
-        return lambda number: kernel(*sets.views(number), sets.out(number))
-
-    make_sets = partial(OperandSets, trial, CPU)
-    outcomes = run_trial(trial, make_sets, call)
+    outcomes = run_trial(trial, partial(OperandSets, trial, CPU), call)
     assert all(one.time_us for one in outcomes)
     return {one.winner.uid.removeprefix("aten::"): one.bits for one in outcomes}
 
@@ -83,6 +83,35 @@ def test_a_digest_is_that_of_the_order_of_a_sum() -> None:
     assert few["mm"] != few["chunks_of_32"]
     assert few["by_number_of_rows"] == some["by_number_of_rows"] == few["mm"]
     assert many["by_number_of_rows"] == many["chunks_of_32"]
+
+
+def test_what_is_fused_must_have_the_bits_of_a_kernel_of_its_own() -> None:
+    """In a region; where the library is barred the first other kernel that is not fused decides."""
+    a, b = dense(4, K), dense(K, N)
+    library, other, *fused = (
+        Winner(Family.EXTERN if way is None else Family.TEMPLATE, f"aten::{name}", fused=way)
+        for name, way in (
+            ("mm", None),
+            ("chunks_of_32", False),
+            ("mm", True),
+            ("chunks_of_32", True),
+        )
+    )
+    for is_barred, rejected in ((False, fused[1]), (True, fused[0])):
+        trial = make_trial(
+            operands=(a, b),
+            views=(ViewSpec(0, a.sizes, a.strides, 0), ViewSpec(1, b.sizes, b.strides, 0)),
+            out=dense(4, N),
+            candidates=tuple(map(Candidate, (library, *fused, other))),
+            library=library,
+            region=Region(inputs=(), steps=(), outputs=(), flops=(1,)),
+            notes_bits=True,
+            bars_library=is_barred,
+            only_screens=True,
+        )
+        outcomes = run_trial(trial, partial(OperandSets, trial, CPU), call)
+        found = {one.winner for one in outcomes if one.rejection is Rejection.WRONG}
+        assert found == {rejected}, is_barred
 
 
 def test_rows_that_differ_by_place_or_neighbours_have_no_digest() -> None:

@@ -5,8 +5,9 @@
 ``fused`` has a decision for each GEMM, in
 the order of the graph: true, false or null. Every row has the same tile of the mm template.
 ``batch`` and ``seq`` are the sizes in front of the width, and ``ranged`` makes ``seq`` a range from
-2 to it. With ``tunes`` there are no rows, and a tuner that is asked chooses them. The result has
-the lines of the generated code that launch kernels, and the events.
+2 to it. With ``tunes`` there are no rows, and a tuner that is asked chooses them; with
+``invariant`` a row is computed alike beside any number of rows. The result has the lines of the
+generated code that launch kernels, the sources of templates, and the events.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from warmup.core.rows import Row, Winner
 from warmup.core.trial import Tuned
 from warmup.inductor.gemm.question import expect_padding
 from warmup.inductor.kernel_plans import PlanWatch
+from warmup.inductor.options import invariant_options
 from warmup.inductor.patches import Patches
 from warmup.keys.question import Question
 
@@ -167,11 +169,14 @@ def answer(case: Case) -> dict[str, Any]:
     is_tuned = bool(case.get("tunes"))
     mode, tuner = ("tune", Choosing(rows)) if is_tuned else ("strict", None)
     served = {} if is_tuned else rows
-    code, result = h100.serve(lambda: generate(case), served, mode, tuner, options=OPTIONS)
+    options = {**OPTIONS, **(invariant_options() if case.get("invariant") else {})}
+    words = {"options": options, "fixes_rows": bool(case.get("invariant"))}
+    code, result = h100.serve(lambda: generate(case), served, mode, tuner, **words)
     return {
         **result,
         "keys": list(rows),
         "launches": h100.launches_in(code),
+        "templates": [source for name, source in h100.kernels_in(code) if "_tem_" in name],
         "plan": [asdict(kernel) for kernel in WATCH.last],
     }
 

@@ -357,7 +357,11 @@ Times = Mapping[Winner, float]
 
 
 def look(
-    low: Times | None, middle: Times | None, *, alone: float | Rejection | None = 20.9
+    low: Times | None,
+    middle: Times | None,
+    *,
+    alone: float | Rejection | None = 20.9,
+    bits: str | None = None,
 ) -> tuple[Winner, tuple[SizeOutcomes, ...], list[tuple[int | None, list[Winner]]]]:
     """Return the winner, the outcomes by size, and the runs by size."""
     # *alone* is the time of a new winner at 560. None is a size whose trial cannot be run.
@@ -383,8 +387,10 @@ def look(
         SmallerSize(size, lambda winners, size=size: ask(size, winners)) for size in stated
     )
     question = replace(base, smaller_sizes=smaller_sizes)
-    own = [make_outcome(winner, time_us) for winner, time_us in OWN.items()]
-    return *choose_for_range(question, own, LARGE, Method(), run), asked
+    own = tuple(make_outcome(winner, time_us, bits=bits) for winner, time_us in OWN.items())
+    evidence = replace(bare_row(OWN).row.evidence, bits=bits)
+    tuned = Tuned(problem.key, Row(LARGE, evidence), own)
+    return *choose_for_range(question, own, tuned, Method(), run), asked
 
 
 def test_a_good_winner_costs_a_trial_for_each_size() -> None:
@@ -401,6 +407,13 @@ def test_another_winner_is_confirmed_at_the_largest_size() -> None:
     winner, places, asked = look(BAD, GOOD, alone=Rejection.WRONG)
     assert (winner, [winners for _, winners in asked[2:]]) == (LARGE, [[SMALL], [LIBRARY]])
     assert [one.winner for one in places[0].outcomes] == [LARGE]
+
+
+def test_a_library_that_is_best_along_a_range_holds_no_digest_there() -> None:
+    """Under another number of rows the library may call another kernel, whatever its bits here."""
+    best = {LIBRARY: 10.0, LARGE: 20.0, SMALL: 14.0}
+    assert look(best, GOOD, alone=20.5)[0] == LIBRARY
+    assert look(best, GOOD, alone=20.5, bits="a" * 16)[0] == SMALL
 
 
 def test_a_size_that_cannot_be_run_is_logged(caplog: pytest.LogCaptureFixture) -> None:

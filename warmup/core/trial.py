@@ -216,8 +216,10 @@ class Trial:
     and with the winners in ``known`` for the other GEMMs. With ``contenders`` the library's kernel
     is timed first, and decides which of the other candidates are run. With ``prefers_fewer`` the
     host limits the calls: a candidate that ties and launches fewer kernels wins. With
-    ``notes_bits`` each outcome has the digest of its rows, and with ``bars_library`` the library's
-    kernel is the control, and cannot win. With ``only_screens`` no candidate is timed to the end.
+    ``notes_bits`` each outcome has the digest of its rows; in a region a candidate is rejected if
+    what is fused into it has other bits than a kernel of its own. With ``bars_library`` the
+    library's kernel is the control, and cannot win. With ``only_screens`` no candidate is timed to
+    the end.
     """
 
     key: str

@@ -177,6 +177,7 @@ torch._inductor.select_algorithm
     AlgorithmSelectorCache.make_precompile_fn(self,choices) DataProcessorChoiceCallerWrapper
     ExternKernelCaller ExternKernelCaller.to_callable(self) ExternKernelChoice PRINT_AUTOTUNE
     TritonTemplate TritonTemplate.all_templates TritonTemplateCaller TritonTemplateKernel.load_input
+    TritonTemplateKernel.store_output
 torch._inductor.sizevars SizeVarAllocator(shape_env)
     SizeVarAllocator.statically_known_equals(self,left,right)
     SizeVarAllocator.statically_known_leq(self,left,right)

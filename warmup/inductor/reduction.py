@@ -305,7 +305,7 @@ class ReductionLoops(KindHooks):
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         patches.hook(TritonScheduling, "create_kernel_choices", self._create_kernel_choices)
-        if self._settings.fixes_reductions:
+        if self._settings.fixes_rows:
             patches.hook(CppKernel, "decide_parallel_depth", self._decide_parallel_depth)
 
     def _decide_parallel_depth(

@@ -181,8 +181,9 @@ class Settings:
     persistent, looped or split by inductor's rule without their kind, and grouped products the
     library's.
 
-    ``fixes_reductions``: how a row is reduced depends on its length alone: a kernel has one config,
-    and no sum is split over the threads of a CPU.
+    ``fixes_rows``: a row is computed alike beside any number of rows. A kernel that reduces has one
+    config, no sum is split over the threads of a CPU, and what is fused into a template reads its
+    output rounded.
     ``refuses_foreign``: graphs compiled under another table, or under none, must not be loaded.
     ``takes_library``: a selection that no row kind covers is not measured, its library's choice is
     compiled.
@@ -193,7 +194,7 @@ class Settings:
     search: Search = Search.DEFAULT
     neighbours: Callable[[Problem], Sequence[Winner]] = lambda _problem: ()
     searched: frozenset[str] = frozenset()
-    fixes_reductions: bool = False
+    fixes_rows: bool = False
     refuses_foreign: bool = False
     takes_library: bool = True
 

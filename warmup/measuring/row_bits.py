@@ -137,3 +137,9 @@ def bits_of_rows(out: torch.Tensor, step: int = 1) -> str | None:
     if not bool((rows == rows[:1]).all()):
         return None
     return hashlib.sha256(rows[0].cpu().numpy().tobytes()).hexdigest()[:_DIGITS]
+
+
+def has_same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return whether two tensors of one shape and dtype have the same bits; NaN may be equal."""
+    ours, others = (each.reshape(-1).view(torch.uint8) for each in (one, other))
+    return torch.equal(ours, others)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -350,7 +350,11 @@ def rivals_of(outcomes: Sequence[Outcome], winner: Winner, library: Winner) -> l
 
 
 def select_for_range(
-    winner: Winner, sizes: Sequence[SizeOutcomes], library: Winner, method: Method
+    winner: Winner,
+    sizes: Sequence[SizeOutcomes],
+    library: Winner,
+    method: Method,
+    barred: Collection[Winner] = (),
 ) -> Winner:
     """Return the winner for all *sizes*, the last of which is the size at which *winner* won.
 
@@ -358,7 +362,7 @@ def select_for_range(
     unstable. Otherwise the candidate with the least worst regret wins; among near ties one within
     the bound, then *library*, then the first in the fixed order. Unstable sizes and times over the
     best that noise explains do not count. A candidate that failed or was not timed at a size cannot
-    win.
+    win, nor those *barred*.
     """
     own = sizes[-1]
     if _is_unstable(own, library, method):
@@ -372,7 +376,8 @@ def select_for_range(
 
     if worst(winner, 1.0) <= _LIMIT:
         return winner
-    ratios = {each.winner: worst(each.winner, math.inf) for each in own.outcomes if each.time_us}
+    timed = [each.winner for each in own.outcomes if each.time_us and each.winner not in barred]
+    ratios = {each: worst(each, math.inf) for each in timed}
     least = min(ratios.values(), default=math.inf)
     if least == math.inf:
         return winner

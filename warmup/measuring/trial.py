@@ -41,7 +41,7 @@ from warmup.measuring.reference import (
     reference_of,
     widened,
 )
-from warmup.measuring.row_bits import Probe, bits_of_rows
+from warmup.measuring.row_bits import Probe, bits_of_rows, has_same_bits
 from warmup.measuring.selection import select_winner
 
 # `Screening`: times all candidates for a few rounds, then the fastest until they are stable.
@@ -336,7 +336,7 @@ def run_trial(
     if not trial.only_screens:
         screening.time_finalists()
         checks.confirm_winner(make_sets)
-    if trial.notes_bits:
+    if trial.notes_bits and trial.region is None:
         checks.note_bits(sets)
     return [checks.barred(run.outcome) for run in screening.runs]
 
@@ -354,6 +354,7 @@ class _Checks:
         self._make_call, self._screening = make_call, screening
         self._make_reference = make_reference
         self._specs = {candidate.winner: candidate for candidate in trial.candidates}
+        self._unfused: Outputs | None = None  # of the first candidate that nothing is fused into
 
     def check_outputs(
         self, runs: Sequence[CandidateRun], sets: Operands, reference: Outputs | None
@@ -365,11 +366,23 @@ class _Checks:
 
         def call_and_compare(run: CandidateRun) -> None:
             run.call = self._make_call(self._specs[run.winner], sets)
-            self._compare(run, run.call, sets, reference)
+            outputs = self._compare(run, run.call, sets, reference)
+            if self._trial.notes_bits and self._trial.region is not None and run.is_open:
+                self._compare_bits(run, outputs)
 
-        for run in runs:
+        for run in sorted(runs, key=lambda run: run.winner.fused is True):
             if run.is_open:
                 self._screening.attempt(run, "check", call_and_compare)
+
+    def _compare_bits(self, run: CandidateRun, outputs: Outputs) -> None:
+        """Reject *run* where what is fused into it gives other bits than kernels of its own."""
+        # A fused operation may read a sum before it is rounded, and be contracted to FMA.
+        is_barred = self._trial.bars_library and run.winner == self._trial.library
+        if run.winner.fused is not True:
+            if self._unfused is None and not is_barred:
+                self._unfused = [each.clone() for each in outputs]
+        elif self._unfused is None or not all(map(has_same_bits, outputs, self._unfused)):
+            run.reject(Rejection.WRONG, "fused, it has other bits than with kernels of its own")
 
     def confirm_winner(self, make_sets: MakeSets) -> None:
         confirmed: list[CandidateRun] = []
@@ -469,13 +482,13 @@ class _Checks:
 
     def _compare(
         self, run: CandidateRun, call: TimedCall, sets: Operands, reference: Outputs | None
-    ) -> None:
+    ) -> Outputs:
         sets.poison()
-        returned = call(0)
+        outputs = _outputs(call(0), sets)
         synchronize(self._device)
         if reference is None or self._trial.tolerance is None:
-            return
-        for out, expected in zip(_outputs(returned, sets), reference, strict=True):
+            return outputs
+        for out, expected in zip(outputs, reference, strict=True):
             name = str(out.dtype).removeprefix("torch.")
             tolerance = self._trial.tolerances.get(name, self._trial.tolerance)
             error, rejection, message = judge_output(out, expected, tolerance)
@@ -483,7 +496,8 @@ class _Checks:
             run.outcome = replace(run.outcome, error=worst)
             if rejection is not None:
                 run.reject(rejection, message)
-                return
+                break
+        return outputs
 
     def _check_peaks(self, winner: CandidateRun) -> None:
         """Time a winner above or far below the peaks again, and reject it if still above them."""

@@ -187,7 +187,7 @@ def _install(request: InstallRequest, on_miss: OnMiss) -> Handle:
     lookup = Lookup(
         *(found.table.rows, on_miss, emitter, mismatches, Uncovered(request.uncovered)),
         searches=found.table.policy.searches,
-        fixes_reductions=found.table.policy.invariant,
+        fixes_rows=found.table.policy.invariant,
     )
     file = JsonLinesSink(Path(settings.audit_log)) if settings.audit_log else None
     if file is not None:

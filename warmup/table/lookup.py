@@ -107,7 +107,7 @@ class Lookup:
     searches: frozenset[str] = frozenset()
     settles: bool = False
     times_kernels: bool = True
-    fixes_reductions: bool = False
+    fixes_rows: bool = False
     _tuned_rows: dict[str, Row] = field(default_factory=dict)
     _nearest_rows: dict[str, tuple[str | None, tuple[str, ...]]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -128,7 +128,7 @@ class Lookup:
             search=self.search,
             neighbours=self.neighbours,
             searched=self.searches,
-            fixes_reductions=self.fixes_reductions,
+            fixes_rows=self.fixes_rows,
             refuses_foreign=refuses,
             takes_library=self.on_uncovered is Uncovered.LIBRARY,
         )

@@ -259,7 +259,7 @@ class BucketCompiler:
             retunes=self.progress.must_retune,
             excused=self.progress.distrusted,
             searches=self.progress.table.policy.searches,
-            fixes_reductions=self.progress.table.policy.invariant,
+            fixes_rows=self.progress.table.policy.invariant,
             settles=True,
             times_kernels=times_kernels,
         )

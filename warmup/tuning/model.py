@@ -372,7 +372,7 @@ class _ModelWork:
                 lookup = Lookup(
                     *(table.rows, OnMiss.FALLBACK, emitter),
                     searches=table.policy.searches,
-                    fixes_reductions=table.policy.invariant,
+                    fixes_rows=table.policy.invariant,
                 )
                 attachment = setup.inductor.attach(
                     lookup,

@@ -51,7 +51,7 @@ from warmup.measuring.selection import (
 )
 from warmup.measuring.trial import run_trial, time_calls, time_search, with_narrow_band
 from warmup.measuring.trial_process import TrialNotRunError, TrialProcess, own_command
-from warmup.table.invariance import NO_CLASS, RowClasses
+from warmup.table.invariance import NO_CLASS, RowClasses, can_hold
 from warmup.table.schema import Policy
 from warmup.tuning.progress import BuildEstimate
 from warmup.tuning.trials import (
@@ -79,21 +79,23 @@ RunQuestion = Callable[[GemmQuestion], Sequence[Outcome]]
 def choose_for_range(
     question: GemmQuestion,
     outcomes: Sequence[Outcome],
-    winner: Winner,
+    tuned: Tuned,
     method: Method,
     run: RunQuestion,
 ) -> tuple[Winner, tuple[SizeOutcomes, ...]]:
     """Return the winner for the range of *question*, and the outcomes at each measured size."""
-    # *winner* and *outcomes* are those at the question's own size, the last of the sizes; the best
-    # candidates are run at the smaller ones. A winner other than *winner* was run once more at the
-    # question's own size, alone, and its result was right.
+    # *tuned* and *outcomes* are those at the question's own size, the last of the sizes; the best
+    # candidates are run at the smaller ones. A winner other than that of *tuned* was run once more
+    # at the question's own size, alone, and its result was right.
     assert question.size is not None
     assert question.library is not None
+    winner = tuned.row.winner
+    barred = {question.library} if bars(tuned, question.library) else ()
     rivals = rivals_of(outcomes, winner, question.library)
     smaller = [_run_at(question, size, rivals, run) for size in question.smaller_sizes]
     while True:
         sizes = (*smaller, SizeOutcomes(question.size, outcomes))
-        chosen = select_for_range(winner, sizes, question.library, method)
+        chosen = select_for_range(winner, sizes, question.library, method, barred)
         if chosen == winner:
             return winner, sizes
         try:
@@ -112,6 +114,16 @@ def choose_for_range(
             replace(size, outcomes=[one for one in size.outcomes if one.winner != chosen])
             for size in smaller
         ]
+
+
+def bars(tuned: Tuned, library: Winner) -> bool:
+    """Return whether the digest that the winner of *tuned* must have keeps *library* from winning.
+
+    False without a digest: then all candidates may win.
+    """
+    bits = tuned.row.evidence.bits
+    own_bits = next((one.bits for one in tuned.timings if one.winner == library), None)
+    return bits is not None and (own_bits != bits or not can_hold(tuned.key, library))
 
 
 def _run_at(
@@ -404,13 +416,7 @@ class Tuner:
         if tuned is None or not question.smaller_sizes:
             return tuned
         with self.bare.measuring() as is_disturbed:
-            winner, sizes = choose_for_range(
-                question,
-                outcomes,
-                tuned.row.winner,
-                self.method,
-                run,
-            )
+            winner, sizes = choose_for_range(question, outcomes, tuned, self.method, run)
         if is_disturbed():
             tuned = row_for(outcomes, is_disturbed=True) or tuned
         elif winner != tuned.row.winner and not tuned.row.evidence.is_unstable:
@@ -463,9 +469,7 @@ class Tuner:
         question, bare = waiting.question, waiting.bare
         assert question.library is not None
         assert question.region is not None
-        library, bits = question.library, bare.row.evidence.bits
-        own_bits = next((one.bits for one in bare.timings if one.winner == library), None)
-        bars_library = bits is not None and own_bits != bits
+        library, bars_library = question.library, bars(bare, question.library)
         fuses = question.problem.key not in self.apart
         contenders = contenders_of(
             *(bare, library, self.method), fuses=fuses, bars_library=bars_library
@@ -478,6 +482,7 @@ class Tuner:
             trial,
             options=self.options,
             prefers_fewer=self.prefers_fewer_kernels,
+            notes_bits=self.row_classes is not None,
             bars_library=bars_library,
         )
 

@@ -181,7 +181,8 @@ class RegionCompiler:
 
         chosen = {**dict(self.trial.known), self.trial.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
-        return Lookup(rows, OnMiss.FALLBACK, Emitter([note]), settles=True)
+        given = rows, OnMiss.FALLBACK, Emitter([note])
+        return Lookup(*given, settles=True, fixes_rows=self.trial.notes_bits)
 
     @contextlib.contextmanager
     def _attached(self, answers: Answers) -> Iterator[None]:

@@ -6,7 +6,8 @@ All hooks are on classes, so that they work in every thread:
 - ``AlgorithmSelectorCache.__call__`` selects: the hook reduces its list to the row's choice or the
   fallback and reports the hit or miss.
 - What measures, in a build: `OwnMeasurements`.
-- ``InductorChoices.can_fuse`` and ``Scheduler.codegen``: `Fusions`.
+- ``InductorChoices.can_fuse``, ``Scheduler.codegen``, and of an invariant table
+  ``TritonTemplateKernel.store_output``: `Fusions`.
 - ``CppTemplateKernel.render`` and the parsers that it calls: `CppSources`.
 """
 
@@ -27,7 +28,11 @@ from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
 from torch._inductor.graph import GraphLowering
 from torch._inductor.ir import TensorBox
 from torch._inductor.scheduler import BaseSchedulerNode, Scheduler
-from torch._inductor.select_algorithm import AlgorithmSelectorCache, ExternKernelChoice
+from torch._inductor.select_algorithm import (
+    AlgorithmSelectorCache,
+    ExternKernelChoice,
+    TritonTemplateKernel,
+)
 from torch._inductor.virtualized import V
 from torch.fx import Node
 
@@ -227,6 +232,8 @@ class Fusions(KindHooks):
         patches.hook(GraphLowering, "run_node", self._run_node)
         patches.hook(InductorChoices, "can_fuse", self._can_fuse)
         patches.hook(Scheduler, "codegen", self._codegen)
+        if self._settings.fixes_rows:
+            patches.hook(TritonTemplateKernel, "store_output", _store_rounded)
 
     def decide(self, selected: Any, key: str, winner: Winner) -> None:
         """Force the decision of *winner* for the GEMM of *key*, which was *selected* just now."""
@@ -272,6 +279,31 @@ class Fusions(KindHooks):
             if wanted is not None:
                 self._answers.emit(Scheduled(key, wanted, is_fused))
         return original(scheduler)
+
+
+def _store_rounded(original: Function, kernel: Any, *args: Any, **words: Any) -> Any:
+    """Generate a template so that what is fused into it computes as in a kernel of its own.
+
+    Before torch 2.13 it reads the sum of the product before it is rounded (select_algorithm.py,
+    `TritonTemplateKernel.store_output`). With `emulate_precision_casts` Triton contracts nothing to
+    FMA in other kernels (codegen/triton.py, `triton_meta_common`), but does in templates.
+    """
+    of_template, dtype = kernel.epilogue_fn, kernel.output_node.get_dtype()
+    kernel.triton_meta = {**(kernel.triton_meta or {}), "enable_fp_fusion": False}
+
+    def rounded(*values: Any) -> Any:
+        value = of_template(*values)
+        sum_dtype = values[0].dtype
+        if sum_dtype == dtype:
+            return value
+        narrow = V.ops.to_dtype(value, dtype, src_dtype=sum_dtype, use_compute_types=False)
+        return V.ops.to_dtype(narrow, sum_dtype, src_dtype=dtype)
+
+    kernel.epilogue_fn = rounded
+    try:
+        return original(kernel, *args, **words)
+    finally:
+        kernel.epilogue_fn = of_template
 
 
 def key_of_template(node: Any) -> str | None:

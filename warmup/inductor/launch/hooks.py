@@ -93,7 +93,7 @@ class LaunchSearch:
     """The configs tried for *kernel*, which inductor *offered* some configs, on real arguments.
 
     Where no config of the lists and the grid takes at most *limit_us*, the search ends with them.
-    With *fixes_reductions* a kernel that reduces has one config, which `fixed_config` says.
+    With *fixes_rows* a kernel that reduces has one config, which `fixed_config` says.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class LaunchSearch:
         compile_configs: CompileConfigs,
         limit_us: float = math.inf,
         *,
-        fixes_reductions: bool = False,
+        fixes_rows: bool = False,
     ) -> None:
         self._kernel, self._offered = kernel, tuple(offered)
         self._compile, self._limit_us = compile_configs, limit_us
@@ -117,7 +117,7 @@ class LaunchSearch:
         self._listed: list[Winner] = []
         self._listed_longer: list[Winner] = []
         self._is_staged = self._is_cut = False
-        self._fixed = fixed_config(kernel, self._offered[0]) if fixes_reductions else None
+        self._fixed = fixed_config(kernel, self._offered[0]) if fixes_rows else None
         self._deadline = time.monotonic() + MOST_SECONDS
 
     def start(self) -> LiveSearch | None:
@@ -489,8 +489,8 @@ class LaunchConfigs(KindHooks):
         return launchers[0] if found is None else found
 
     def _search_of(self, kernel: Any, offered: Sequence[Any], args: Any, kw: Any) -> LaunchSearch:
-        fixes = self._settings.fixes_reductions
-        return LaunchSearch(kernel, offered, args, kw, compile_configs, fixes_reductions=fixes)
+        fixes = self._settings.fixes_rows
+        return LaunchSearch(kernel, offered, args, kw, compile_configs, fixes_rows=fixes)
 
     def _choose(
         self, kernel: Any, problem: LaunchProblem, launchers: Sequence[Any], args: Any, kw: Any
