@@ -89,8 +89,7 @@ def test_an_unsupported_torch_is_one_clear_error() -> None:
 
 def _snapshot() -> dict[str, object]:
     from torch._dynamo import convert_frame
-    from torch._inductor import compile_fx, config, select_algorithm
-    from torch._inductor.choices import InductorChoices
+    from torch._inductor import choices, compile_fx, config, select_algorithm, virtualized
     from torch._inductor.codegen.cpp_gemm_template import CppGemmTemplate
     from torch._inductor.runtime import benchmarking
 
@@ -99,7 +98,7 @@ def _snapshot() -> dict[str, object]:
         compile_fx,
         select_algorithm,
         select_algorithm.AlgorithmSelectorCache,
-        InductorChoices,
+        choices.InductorChoices,
         CppGemmTemplate,
         benchmarking.Benchmarker,
         benchmarking.TritonBenchmarker,
@@ -111,6 +110,8 @@ def _snapshot() -> dict[str, object]:
     }
     found["savers"] = savers
     found["tag"] = torch.compiler.config.cache_key_tag
+    found["handlers"] = dict(vars(virtualized.threadlocal))
+    found["registered"] = getattr(choices, "registered_inductor_choices", tuple)()
     found["options"] = config.get_config_copy()
     found["filters"] = list(logging.getLogger("torch._inductor.select_algorithm").filters)
     return found

@@ -31,7 +31,7 @@ from torch._inductor import config, select_algorithm
 from torch.compiler._cache import CacheArtifactManager
 
 import warmup
-from warmup.inductor import options
+from warmup.inductor.options import CompileOptions
 from warmup.table.store import read
 
 TABLE, NONE = "table", "none"
@@ -53,7 +53,7 @@ def caches_in(folder: Path) -> Iterator[None]:
 
 def untagged() -> Any:
     """Take warmup's tag out of inductor's cache keys for tables that are installed meanwhile."""
-    return patch.object(options, "tag_caches", lambda *_: None)
+    return patch.object(CompileOptions, "tag_caches", lambda *_: None)
 
 
 def call(graph: Callable[..., Any]) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import importlib.metadata
 import inspect
 import math
 import sys
@@ -48,6 +47,7 @@ from warmup.core.text import __version__
 from warmup.core.trial import Samples
 from warmup.inductor import connect
 from warmup.inductor.caches import empty_caches, with_own_code
+from warmup.inductor.host_facts import version_of
 from warmup.inductor.machine import check_compiler, resolve_device
 from warmup.inductor.options import compiling_with
 from warmup.measuring.clock import Batch, batch_of, run_rounds
@@ -444,7 +444,11 @@ def bench(
             },
             backends=names,
             missing=absent,
-            versions={name: _version(name) for name in LIBRARIES if name in usable},
+            versions={
+                name: version_of(found[0]) or "unknown"
+                for name, found in LIBRARIES.items()
+                if name in usable
+            },
             tolerance=TOLERANCE[request.dtype],
             titles={layer.name: layer.titles for layer in layers},
             peaks=measured_peaks(device),
@@ -500,13 +504,6 @@ def _missing(backend: str, request: BenchRequest) -> str | None:
     except Exception as error:  # noqa: BLE001  a library may raise any error when imported
         return f"cannot be imported: {reason_of(error)}"
     return None
-
-
-def _version(backend: str) -> str:
-    try:
-        return importlib.metadata.version(LIBRARIES[backend][0])
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 @contextlib.contextmanager

@@ -85,26 +85,21 @@ class Inductor:
     @contextlib.contextmanager
     def count_benchmarks(self) -> Iterator[Counter[str]]:
         """Count inductor's benchmarks by site, in every thread, while the context is open."""
-        patches, sites = Patches(), Counter[str]()
+        sites = Counter[str]()
 
         def count(site: str) -> None:
             sites[site] += 1
 
-        BenchmarkWatch(count).attach(patches)
-        try:
+        with Patches() as patches:
+            BenchmarkWatch(count).attach(patches)
             yield sites
-        finally:
-            patches.restore()
 
     @contextlib.contextmanager
     def time_phases(self, clock: PhaseClock) -> Iterator[None]:
         """Let torch's own timers of this thread drive *clock* while the context is open."""
-        patches = Patches(Firewall.current())
-        PhaseTimers(clock).attach(patches)
-        try:
+        with Patches(Firewall.current()) as patches:
+            PhaseTimers(clock).attach(patches)
             yield
-        finally:
-            patches.restore()
 
     def attach(
         self,
@@ -132,7 +127,6 @@ class Inductor:
             CompileOptions,
             check_options,
             silence_autotuning,
-            tag_caches,
         )
 
         check_options(options)
@@ -146,12 +140,13 @@ class Inductor:
                 if observer is not None:  # first, so that the options are applied when it looks
                     CompileWatch(observer).attach(patches)
                 quiet_options = silence_autotuning(patches) if quiet else {}
-                CompileOptions({**options, **quiet_options}, answers).attach(patches)
+                compile_options = CompileOptions({**options, **quiet_options}, answers)
+                compile_options.attach(patches)
+                compile_options.tag_caches(cache_tag, patches, self.version)
                 if options.get("freezing") and observer is not None:  # a build restores its weights
                     from warmup.inductor.weight_watch import WeightWatch
 
                     WeightWatch(answers).attach(patches)
-                tag_caches(cache_tag, patches, self.version)
                 graphs = CachedGraphs(answers, cache_tag)
                 graphs.attach(patches)
                 counting: Answers = graphs

@@ -352,13 +352,10 @@ def deferring_kernels() -> Iterator[DeferringCompiler]:
     """
     version_for(torch.__version__)
     check_internals(DEFERRED_KERNEL_INTERNALS)
-    with _deferring:
-        patches, compiler = Patches(Firewall.current()), DeferringCompiler()
-        try:
-            compiler.attach(patches)
-            yield compiler
-        finally:
-            patches.restore()
+    with _deferring, Patches(Firewall.current()) as patches:
+        compiler = DeferringCompiler()
+        compiler.attach(patches)
+        yield compiler
 
 
 # `VariantGraphs`: several graphs that inductor makes of one trace of a module.

@@ -6,6 +6,7 @@ Does not import inductor, which creates its cache folder on import and fails if 
 from __future__ import annotations
 
 import contextlib
+import importlib.metadata
 import importlib.util
 import mmap
 import os
@@ -49,6 +50,14 @@ class Folder:
     is_executable: bool = True
     free_bytes: int = 0
     created: tuple[Path, ...] = ()
+
+
+def version_of(*distributions: str) -> str | None:
+    """Return the version of the first of *distributions* that is installed; None without one."""
+    for distribution in distributions:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(distribution)
+    return None
 
 
 def temporary_error() -> str | None:

@@ -183,7 +183,7 @@ torch._inductor.sizevars SizeVarAllocator(shape_env)
     SizeVarAllocator.statically_known_leq(self,left,right)
     SizeVarAllocator.statically_known_multiple_of(self,numerator,denominator)
 torch._inductor.utils Placeholder.KERNEL_NAME can_use_tma clone_preserve_strides(x) fresh_cache
-torch._inductor.virtualized V
+torch._inductor.virtualized V threadlocal
 torch._subclasses FakeTensor FakeTensorMode FakeTensorMode.from_tensor(self,tensor)
 torch.autograd.profiler _set_is_profiler_enabled(enable)
 torch.autograd.profiler_legacy profile

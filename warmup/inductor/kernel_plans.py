@@ -25,6 +25,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import ProblemError
 from warmup.core.roofline import GraphPlan, PlannedBy, PlannedKernel, dtype_name
+from warmup.inductor.caches import own_cache_entries
 from warmup.inductor.gemm.choices import post_op_of
 from warmup.inductor.gemm.key import describe
 from warmup.inductor.launch.kernels import problem_of
@@ -143,12 +144,10 @@ class PlanWatch:
 @contextlib.contextmanager
 def watching_plans() -> Iterator[PlanWatch]:
     """Note the graphs that any thread compiles while the context is open, not those from caches."""
-    watch, patches = PlanWatch(), Patches(Firewall.current())
-    watch.attach(patches)
-    try:
+    watch = PlanWatch()
+    with Patches(Firewall.current()) as patches:
+        watch.attach(patches)
         yield watch
-    finally:
-        patches.restore()
 
 
 def _buffers_of(node: Any) -> list[str]:
@@ -236,13 +235,9 @@ def _with_launch_key(kernel: PlannedKernel, module: Any) -> PlannedKernel:
 def fresh_graphs() -> Iterator[None]:
     """Compile every graph anew while the context is open, with the names of its C++ kernels."""
     from torch._inductor import config
-    from torch.compiler import config as compiler_config
 
-    tag = f"{compiler_config.cache_key_tag}+recording-{uuid.uuid4().hex}"
+    named = own_cache_entries(f"recording-{uuid.uuid4().hex}")
     torch.compiler.reset()
-    with (
-        config.patch({"cpp.enable_kernel_profile": True}),
-        compiler_config.patch(cache_key_tag=tag),  # type: ignore[attr-defined]  # added at run time
-    ):
+    with config.patch({"cpp.enable_kernel_profile": True}), named:
         yield
     torch.compiler.reset()

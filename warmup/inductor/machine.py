@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import logging
 import os
 import platform
@@ -20,6 +19,7 @@ from warmup.core.device import Device, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.events import logger
 from warmup.core.text import GIB
+from warmup.inductor.host_facts import version_of
 from warmup.inductor.internals import ASSEMBLER_INTERNALS, WORKER_INTERNALS, check_internals
 from warmup.inductor.versions import version_for
 
@@ -47,14 +47,14 @@ def resolve_device(wanted: str) -> torch.device:
 def describe_runtime(device: torch.device) -> Runtime:
     """Return the runtime that a table tuned on *device* by this process records."""
     if device.type == "cpu":
-        return Runtime(device=_cpu(), torch=str(torch.__version__), triton=_version("triton"))
+        return Runtime(device=_cpu(), torch=str(torch.__version__), triton=version_of("triton"))
     return Runtime(
         device=_gpu(device),
         torch=str(torch.__version__),
-        triton=_version("triton"),
+        triton=version_of("triton"),
         cuda=torch.version.cuda or torch.version.hip,
         driver=_driver(),
-        cublas=_version("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
+        cublas=version_of("nvidia-cublas", "nvidia-cublas-cu13", "nvidia-cublas-cu12"),
     )
 
 
@@ -108,15 +108,6 @@ def _cpu() -> Device:
         arch=f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
         threads=torch.get_num_threads(),
     )
-
-
-def _version(*distributions: str) -> str | None:
-    for distribution in distributions:
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _driver() -> str | None:

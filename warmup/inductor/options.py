@@ -18,6 +18,7 @@ import contextlib
 import functools
 import logging
 import os
+import pkgutil
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -28,7 +29,9 @@ from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx as compile_fx_module
 from torch._inductor import config as inductor_config
 from torch._inductor import select_algorithm
+from torch._inductor.choices import InductorChoices
 from torch._inductor.fx_passes import post_grad
+from torch._inductor.virtualized import threadlocal
 
 from warmup.core.errors import InductorChangedError, SettingsError
 from warmup.core.events import Contradicted, Overruled
@@ -143,6 +146,8 @@ class CompileOptions(Hooks):
     other option stands.
     """
 
+    _choices: TaggedChoices | None = None
+
     def __init__(self, options: Mapping[str, OptionValue], answers: Answers) -> None:
         self._options = dict(options)
         self._answers = answers
@@ -159,6 +164,30 @@ class CompileOptions(Hooks):
         patches.wrap(convert_frame, "_compile", wrap)
         patches.wrap(compile_fx_module, "compile_fx", wrap)
         patches.wrap(compile_fx_module, "fx_codegen_and_compile", wrap)
+
+    def tag_caches(self, tag: str, patches: Patches, version: Version) -> None:
+        """Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches in every thread."""
+        # Changes the default below the context-local overrides: the Triton part of the key is read
+        # at the first call, outside any compile. A tag set by the caller stays in front.
+        before = compiler_config.cache_key_tag
+        value = f"{before}+{tag}" if before else tag
+        entry = _entry(compiler_config, "cache_key_tag")
+        layer = "env_value_default" if isinstance(entry.env_value_default, str) else "default"
+        original = getattr(entry, layer)
+        setattr(entry, layer, value)
+        version.forget_config_hash(compiler_config)
+
+        def undo() -> None:
+            setattr(entry, layer, original)
+            version.forget_config_hash(compiler_config)
+
+        patches.on_restore(undo)
+        if compiler_config.cache_key_tag != value:  # the caller assigned a tag in this thread
+            compiler_config.cache_key_tag = value
+            patches.on_restore(lambda: setattr(compiler_config, "cache_key_tag", before))
+        if version.choices_door:
+            self._choices = TaggedChoices(tag, version, self._answers)
+            patches.on_restore(self._choices.withdraw)
 
     def _wrap(self, original: Function) -> Callable[..., Any]:
         def compile_under_options(*args: Any, **kwargs: Any) -> Any:
@@ -183,6 +212,8 @@ class CompileOptions(Hooks):
         return compile_under_options
 
     def _options_to_set(self) -> dict[str, Any]:
+        if self._choices is not None:
+            self._choices.give_way()
         options: dict[str, Any] = {}
         for name, value in self._options.items():
             current = option_value(name)
@@ -218,26 +249,50 @@ class CompileOptions(Hooks):
             self._answers.emit(event(name, str(self._options[name]), str(current)))
 
 
-def tag_caches(tag: str, patches: Patches, version: Version) -> None:
-    """Add *tag* to the keys of inductor's FX, AOTAutograd and Triton caches, in every thread."""
-    # Changes the default below the context-local overrides: the Triton part of the key is read at
-    # the first call, outside any compile. A tag set by the caller stays in front.
-    before = compiler_config.cache_key_tag
-    value = f"{before}+{tag}" if before else tag
-    entry = _entry(compiler_config, "cache_key_tag")
-    layer = "env_value_default" if isinstance(entry.env_value_default, str) else "default"
-    original = getattr(entry, layer)
-    setattr(entry, layer, value)
-    version.forget_config_hash(compiler_config)
+class TaggedChoices:
+    """Choices that decide nothing, whose ``uuid()`` puts *tag* into the keys of graphs.
 
-    def undo() -> None:
-        setattr(entry, layer, original)
-        version.forget_config_hash(compiler_config)
+    The keys have it whatever tag a program sets; inductor's other keys have the tag alone. Torch
+    composes these choices with a program's own, of which those without ``uuid()`` stand alone.
+    """
 
-    patches.on_restore(undo)
-    if compiler_config.cache_key_tag != value:  # the caller assigned a tag in this thread
-        compiler_config.cache_key_tag = value
-        patches.on_restore(lambda: setattr(compiler_config, "cache_key_tag", before))
+    def __init__(self, tag: str, version: Version, answers: Answers) -> None:
+        self._key, self._answers = f"warmup {tag}", answers
+        self._register, self._unregister = map(pkgutil.resolve_name, version.choices_door)
+        choices = InductorChoices()  # no class of ours: it is the handler of threads that follow
+        vars(choices)["uuid"] = lambda: tag
+        self._is_registered = self._pass(self._register, lambda: choices)
+
+    def give_way(self) -> None:
+        """Withdraw where torch would refuse the class of choices that this compile sets."""
+        make = inductor_config.inductor_choices_class if self._is_registered else None
+        if make is not None and not hasattr(own := make(), "uuid"):
+            self.withdraw()
+            self._report(type(own).__name__)
+
+    def withdraw(self) -> None:
+        if self._is_registered:
+            self._is_registered = not self._pass(self._unregister)
+
+    def _pass(self, door: Function, *factory: Any) -> bool:
+        # Torch sets the handler of this thread as well, where a program may have one of its own.
+        handlers = vars(threadlocal)
+        before = dict(handlers)
+        try:
+            door(self._key, *factory)
+        except Exception as error:  # noqa: BLE001  of a program's choices, which torch makes anew
+            self._report(f"refused by torch ({error})")
+            return False
+        finally:
+            handlers.clear()
+            handlers.update(before)
+        return True
+
+    def _report(self, found: str) -> None:
+        advice = "without uuid(), keys of cached graphs have the table in their tag alone"
+        self._answers.emit(
+            Contradicted("inductor_choices_class", "choices with uuid()", found, advice)
+        )
 
 
 def option_value(name: str) -> Any:
@@ -287,12 +342,11 @@ def silence_autotuning(patches: Patches) -> dict[str, bool]:
 @contextlib.contextmanager
 def compiling_with(options: Mapping[str, OptionValue]) -> Iterator[None]:
     """Compile with *options* of inductor in this context, and without its autotuning messages."""
-    patches = Patches()
-    try:
-        with inductor_config.patch({**silence_autotuning(patches), **options}):
-            yield
-    finally:
-        patches.restore()
+    with (
+        Patches() as patches,
+        inductor_config.patch({**silence_autotuning(patches), **options}),
+    ):
+        yield
 
 
 def _drop(record: logging.LogRecord) -> bool:
@@ -307,9 +361,6 @@ def mm_unfolded() -> Iterator[None]:
     and folds the add into an addmm elsewhere (fx_passes/post_grad.py, is_valid_addmm_fusion).
     """
     check_internals(FOLDING_INTERNALS)
-    patches = Patches()
-    patches.wrap(post_grad, "should_prefer_unfused_addmm", lambda _: lambda _match: True)
-    try:
+    with Patches() as patches:
+        patches.wrap(post_grad, "should_prefer_unfused_addmm", lambda _: lambda _match: True)
         yield
-    finally:
-        patches.restore()

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 from warmup.core.errors import (
     AdapterError,
@@ -174,7 +174,7 @@ _layers: list[_Layer] = []  # all that stand somewhere
 
 
 class Patches:
-    """A stack of replaced attributes; `restore` puts them back, last first.
+    """A stack of replaced attributes; `restore` puts them back, last first, as ``with`` does.
 
     With a *firewall* no exception of a replacement reaches the function's caller: hooks in a
     user's compile have one. Without it a replacement may raise, as those of a tool that compiles.
@@ -187,6 +187,12 @@ class Patches:
         self._lock = threading.Lock()
         self._users = 0
         self._is_restored = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.restore()
 
     def wrap(
         self,

@@ -5,7 +5,6 @@ torch is imported inside the functions, since a failing import of torch is one o
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import importlib
 import importlib.metadata
@@ -27,6 +26,7 @@ from warmup.inductor.host_facts import (
     cpp_compiler,
     remove_created,
     temporary_error,
+    version_of,
 )
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ def collect_facts(requested: str) -> Facts:
         finally:
             remove_created(folders)
     except (AdapterError, ImportError, OSError) as error:
-        return Facts(requested=requested, torch=_version("torch"), torch_error=str(error))
+        return Facts(requested=requested, torch=version_of("torch"), torch_error=str(error))
     return Facts(
         requested=requested,
         torch=torch.__version__,
         on_gpu=on_gpu,
         cuda=cuda,
-        triton=_version("triton"),
+        triton=version_of("triton"),
         triton_wanted=_triton_wanted(),
         compiler=c_compiler() if on_gpu else cpp_compiler(),
         temporary_error=no_temporary,
@@ -176,12 +176,6 @@ def _target(requested: str) -> Target:
     except RuntimeError as error:
         return Target(error=_first_line(str(error)))
     return Target(runtime, None, memory, load, tuple(online_tuners()))
-
-
-def _version(distribution: str) -> str | None:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version(distribution)
-    return None
 
 
 def _triton_wanted() -> str | None:

@@ -370,7 +370,8 @@ class GemmChoices(KindHooks):
 
     def _report_other_handler(self) -> None:
         advice = "let one of the two choose: remove the handler, or this table"
-        names = InductorChoices.__name__, type(V.choices).__name__
+        listing = V.choices._finalize_template_configs.__self__  # type: ignore[attr-defined]
+        names = InductorChoices.__name__, type(listing).__name__
         self._answers.emit(Contradicted("choices handler", *names, advice))
 
     def _select(
@@ -531,10 +532,8 @@ def watching_kernels() -> Iterator[KernelWatch]:
     """Note the graphs that any thread compiles while the context is open."""
     from torch._inductor.codegen.triton import TritonScheduling
 
-    watch, patches = KernelWatch(), Patches(Firewall.current())
-    patches.hook(TritonScheduling, "define_kernel", watch.note_kernel)
-    patches.hook(GraphLowering, "compile_to_module", watch.note_module)
-    try:
+    watch = KernelWatch()
+    with Patches(Firewall.current()) as patches:
+        patches.hook(TritonScheduling, "define_kernel", watch.note_kernel)
+        patches.hook(GraphLowering, "compile_to_module", watch.note_module)
         yield watch
-    finally:
-        patches.restore()

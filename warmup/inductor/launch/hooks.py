@@ -510,17 +510,15 @@ class LaunchConfigs(KindHooks):
 
 def count_launches(call: Callable[[], object]) -> Counter[str]:
     """Return how often *call*, compiled before, launches each kernel, named without its number."""
-    patches, counts = Patches(), Counter[str]()
+    counts = Counter[str]()
 
     def count(original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
         counts[unnumbered(kernel.fn.__name__)] += 1
         return original(kernel, *args, **kw)
 
-    patches.hook(CachingAutotuner, "run", count)
-    try:
+    with Patches() as patches:
+        patches.hook(CachingAutotuner, "run", count)
         call()
-    finally:
-        patches.restore()
     return counts
 
 
