@@ -19,15 +19,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from warmup.bench.cells import (
-    EAGER,
-    TABLE,
-    BenchReport,
-    BenchRequest,
-    Cell,
-    Pass,
-    reason_of,
-)
+from warmup.bench.cells import EAGER, TABLE, BenchReport, BenchRequest, Cell, Pass, reason_of
 from warmup.bench.layers import (
     LIBRARIES,
     Matmul,

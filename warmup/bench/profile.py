@@ -14,14 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from warmup.bench.attribution import (
-    Attributed,
-    Known,
-    Reason,
-    attribute,
-    name_of,
-    subject_of,
-)
+from warmup.bench.attribution import Attributed, Known, Reason, attribute, name_of, subject_of
 from warmup.bench.trace import DeviceEvent, Range, Trace
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
 from warmup.core.rows import Row, Scope

@@ -31,11 +31,7 @@ _CONFIG_MAP_BYTES: Final = 2**20
 
 def _more(help_text: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(
-        *names,
-        metavar=metavar,
-        help=help_text,
-        rich_help_panel="More options",
-        show_default=False,
+        *names, metavar=metavar, help=help_text, rich_help_panel="More options", show_default=False
     )
 
 
@@ -121,8 +117,7 @@ def build(
         typer.Option(metavar="FILE", help="Table; default tables/DEVICE/MODEL.DTYPE.json."),
     ] = None,
     budget: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Time limit of the build, such as 20m."),
+        str | None, typer.Option(metavar="TIME", help="Time limit of the build, such as 20m.")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what would be tuned; measure nothing.")
@@ -143,8 +138,7 @@ def build(
     ] = False,
     bundle: Annotated[bool | None, _more("Write the kernels beside the table; default.")] = None,
     again: Annotated[
-        str | None,
-        _more("Measure rows again: unstable, all, or FILE.", "--retry", metavar="ROWS"),
+        str | None, _more("Measure rows again: unstable, all, or FILE.", "--retry", metavar="ROWS")
     ] = None,
     rows_from: Annotated[
         list[Path] | None, _more("Take rows that fit; repeatable.", metavar="TABLE")

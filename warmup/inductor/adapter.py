@@ -123,11 +123,7 @@ class Inductor:
         # Where an internal has changed an import fails, which the check says better.
         from warmup.inductor.cached_graphs import CachedGraphs
         from warmup.inductor.compile_watch import CompileWatch, FrameWatch
-        from warmup.inductor.options import (
-            CompileOptions,
-            check_options,
-            silence_autotuning,
-        )
+        from warmup.inductor.options import CompileOptions, check_options, silence_autotuning
 
         check_options(options)
         with _attach_lock:

@@ -342,10 +342,7 @@ def silence_autotuning(patches: Patches) -> dict[str, bool]:
 @contextlib.contextmanager
 def compiling_with(options: Mapping[str, OptionValue]) -> Iterator[None]:
     """Compile with *options* of inductor in this context, and without its autotuning messages."""
-    with (
-        Patches() as patches,
-        inductor_config.patch({**silence_autotuning(patches), **options}),
-    ):
+    with Patches() as patches, inductor_config.patch({**silence_autotuning(patches), **options}):
         yield
 
 

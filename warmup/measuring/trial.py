@@ -26,13 +26,7 @@ from warmup.core.trial import (
     TimedCall,
     Trial,
 )
-from warmup.measuring.clock import (
-    Batch,
-    batch_of,
-    run_rounds,
-    synchronize,
-    wall_us,
-)
+from warmup.measuring.clock import Batch, batch_of, run_rounds, synchronize, wall_us
 from warmup.measuring.reference import (
     MAX_OPERAND_SETS,
     NARROW_TOLERANCE,
@@ -518,8 +512,7 @@ class _Checks:
         claimed = winner.time_us
         calls = max(3, min(_MOST_WALL_CALLS, int(_WALL_US / claimed)))
         enqueued, finished = min(
-            (wall_us(winner.call, self._device, calls) for _ in range(3)),
-            key=lambda pair: pair[1],
+            (wall_us(winner.call, self._device, calls) for _ in range(3)), key=lambda pair: pair[1]
         )
         # On a CPU a call returns when it is finished, and other processes slow it down.
         host = 0.0 if self._device.type == "cpu" else enqueued

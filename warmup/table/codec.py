@@ -91,8 +91,7 @@ _Registers = Annotated[int, Meta(ge=1, le=1024)]
 _Spills = Annotated[int, Meta(ge=0, le=MAX_INT)]
 _Choice = Annotated[str, Meta(max_length=512)]
 _Ranking = Annotated[
-    str,
-    Meta(max_length=2048, pattern=rf"\A{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}\Z"),
+    str, Meta(max_length=2048, pattern=rf"\A{_ENTRY}(?:; {_ENTRY}){{0,{MAX_RANKED - 1}}}\Z")
 ]
 _Uid = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:]{1,128}\Z")]
 _KwargName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]

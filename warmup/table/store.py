@@ -44,14 +44,7 @@ from warmup.core.text import remedy_for, shown
 from warmup.table.codec import decode_file, digest_of, encode_pieces
 from warmup.table.journal import Journal, entries_for, journal_path
 from warmup.table.merge import combine
-from warmup.table.schema import (
-    MAX_TABLE_BYTES,
-    Entry,
-    Policy,
-    Provenance,
-    Table,
-    compare_policies,
-)
+from warmup.table.schema import MAX_TABLE_BYTES, Entry, Policy, Provenance, Table, compare_policies
 
 LOCK_TIMEOUT_S: Final = 60
 _READS: Final = 5  # of a table and its journal, while a build folds one into the other
@@ -167,12 +160,7 @@ class TableWriter:
         self._is_folded = True  # the file lacks nothing and has nothing that is retired
 
     def add(
-        self,
-        provenance: Provenance,
-        policy: Policy,
-        rows: Mapping[str, Row],
-        *,
-        redo: bool = False,
+        self, provenance: Provenance, policy: Policy, rows: Mapping[str, Row], *, redo: bool = False
     ) -> Table:
         """Add *rows* to the table, which is created if missing; with *redo* in place of its rows.
 

@@ -276,13 +276,7 @@ class BucketCompiler:
         return self._call_compiled(calls, f"{name} in default mode")[0]
 
     @contextlib.contextmanager
-    def attached(
-        self,
-        lookup: Lookup,
-        what: str = "",
-        *,
-        ahead: bool = False,
-    ) -> Iterator[None]:
+    def attached(self, lookup: Lookup, what: str = "", *, ahead: bool = False) -> Iterator[None]:
         """Let *lookup* answer inductor while the context is open; it is compiled under *what*."""
         tag = f"warmup-build-{'tune' if lookup.measures else lookup.on_miss}{what}"
         attachment = self.setup.inductor.attach(
@@ -387,10 +381,7 @@ class BucketCompiler:
         progress.settle(waiting.keys() - worth.keys())
         ordered = sorted(
             worth,
-            key=lambda key: (
-                key not in differing,
-                -worth[key].time_us * served.counts.get(key, 1),
-            ),
+            key=lambda key: (key not in differing, -worth[key].time_us * served.counts.get(key, 1)),
         )
         regions = len(tuner.region_questions.waiting)
         self._expect(
@@ -556,9 +547,7 @@ def measure_regions(compiler: BucketCompiler) -> None:
             for key in set(tuner.rows.not_tuned) - given_up:
                 tuner.rows.forget(key)
             tuned = tuner.rows.variants_row(
-                *(one, timed.outcomes),
-                failure=timed.failure,
-                is_disturbed=timed.is_disturbed,
+                *(one, timed.outcomes), failure=timed.failure, is_disturbed=timed.is_disturbed
             )
             asked = timed.keys.get(tuned.row.winner, set()) if tuned is not None else set()
             drop_rows(compiler, progress.keys_since(since) - asked, since)
@@ -591,8 +580,7 @@ def _time_variants(compiler: BucketCompiler, waiting: WaitingQuestion) -> _Timed
         try:
             trial = _with_finite_result(
                 variants_trial(
-                    *(question, tuner.device, tuner.method, tuner.tolerance),
-                    seed=tuner.seed,
+                    *(question, tuner.device, tuner.method, tuner.tolerance), seed=tuner.seed
                 )
             )
             make_sets = partial(RegionSets, trial, tuner.device)

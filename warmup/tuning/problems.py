@@ -578,10 +578,7 @@ class MeasuredConfigs:
 
 
 def measure_configs(
-    entries: Iterable[Entry],
-    path: Path,
-    options: BuildOptions,
-    observer: Observer | None = None,
+    entries: Iterable[Entry], path: Path, options: BuildOptions, observer: Observer | None = None
 ) -> MeasuredConfigs:
     """Measure the configs of *entries* and the library's kernels; add a row for each key to *path*.
 

@@ -365,11 +365,7 @@ class Session:
         self.compiler.model.module.to(device=self.compiler.setup.device, dtype=self.dtype)
 
     def run_bucket(
-        self,
-        bucket: Bucket,
-        index: int,
-        total: int,
-        padded: Mapping[Group, Padding] | None = None,
+        self, bucket: Bucket, index: int, total: int, padded: Mapping[Group, Padding] | None = None
     ) -> BucketResult:
         """Tune one bucket, then serve it from the table and judge its outputs (`OutputCheck`).
 
@@ -496,10 +492,7 @@ class Session:
         return self._eager(self.inputs(bucket))
 
     def _run(
-        self,
-        calls: Sequence[Inputs],
-        name: str,
-        padded: Mapping[Group, Padding],
+        self, calls: Sequence[Inputs], name: str, padded: Mapping[Group, Padding]
     ) -> tuple[ServedBucket, list[Any], int]:
         compiler, weights_padded = self.compiler, bool(padded)
         since = len(compiler.progress.tuned)

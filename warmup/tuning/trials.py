@@ -578,8 +578,7 @@ class RowMaker:
         key, library = waiting.question.key, waiting.question.library
         as_is = next((one for one in outcomes if one.winner == library), None)
         tuned = make_variants_row(
-            *(key, outcomes, waiting.bare, library, self.method),
-            is_disturbed=is_disturbed,
+            *(key, outcomes, waiting.bare, library, self.method), is_disturbed=is_disturbed
         )
         if tuned is None or as_is is None or as_is.time_us is None:
             return self.bare_variants_row(waiting, as_is.said if as_is else failure)

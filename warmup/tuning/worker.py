@@ -91,9 +91,7 @@ class RegionCompiler:
         self._unfusable: set[str] = set()  # templates into which inductor fuses nothing here
 
     def compile_ahead(
-        self,
-        winners: Iterable[Winner],
-        at: StageCallback = lambda _winner, _stage: None,
+        self, winners: Iterable[Winner], at: StageCallback = lambda _winner, _stage: None
     ) -> None:
         """Compile the region with each of *winners*, while inductor's workers compile the kernels.
 

@@ -70,7 +70,7 @@ SCALED_OP: Final = _aten._scaled_mm.default
 # Their factors have 8 bits: nothing that computes them reads fewer bytes than it writes.
 GEMM_OPS_OF_8_BITS: Final = frozenset({SCALED_OP, _aten._int_mm.default})
 GEMM_OPS: Final = GEMM_OPS_OF_8_BITS | {
-    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default),
+    *(_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default)
 }
 # Operators in generated kernels that torch tags neither as pointwise nor as reduction.
 _POINTWISE_OPS: Final = frozenset(
