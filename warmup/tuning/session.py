@@ -138,27 +138,23 @@ class BisectedRow:
 
     key: str | None
     is_alone: bool
-    trials: int
 
 
 def bisect_rows(keys: Sequence[str], is_wrong: Callable[[Sequence[str]], bool]) -> BisectedRow:
     """Return which of *keys* makes the output wrong, after at most `most_trials` trials."""
     # *is_wrong* serves the bucket from the given keys alone; with all *keys* the output is wrong.
     # Of several rows that are wrong only together, the last in the order of *keys* is to blame.
-    right, wrong, trials = 0, len(keys), 1  # right with the first `right` rows, wrong with `wrong`
+    right, wrong = 0, len(keys)  # right with the first `right` rows, wrong with `wrong`
     if not keys or is_wrong(()):
-        return BisectedRow(None, is_alone=False, trials=trials)
+        return BisectedRow(None, is_alone=False)
     while wrong - right > 1:
         middle = (right + wrong) // 2
-        trials += 1
         if is_wrong(keys[:middle]):
             wrong = middle
         else:
             right = middle
     key = keys[right]
-    if right == 0:
-        return BisectedRow(key, is_alone=True, trials=trials)
-    return BisectedRow(key, is_alone=is_wrong((key,)), trials=trials + 1)
+    return BisectedRow(key, is_alone=right == 0 or is_wrong((key,)))
 
 
 def most_trials(rows: int) -> int:
