@@ -348,7 +348,6 @@ class Tally:
     cached_decisions: int = 0
     cached_misses: int = 0
     foreign: Counter[str] = field(default_factory=Counter)
-    contradictions: int = 0
     uncompiled: Counter[str] = field(default_factory=Counter)
     advised: dict[str, None] = field(default_factory=dict)
     changed: Counter[str] = field(default_factory=Counter)
@@ -372,8 +371,6 @@ class Tally:
         elif event.name is EventName.FOREIGN:
             under = event.fields["compiled_under"]
             self.foreign[NO_TABLE if under is None else str(under)] += 1
-        elif event.name is EventName.CONTRADICTED:
-            self.contradictions += 1
         elif event.name is EventName.UNCOMPILED:
             self.uncompiled["{frame}: {reason}".format_map(text)] += 1
         elif event.name is EventName.CHANGED:
