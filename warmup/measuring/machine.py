@@ -61,7 +61,6 @@ class Condition:
 
     unknown: str | None = None
     clock_mhz: int | None = None
-    max_clock_mhz: int | None = None
     used_percent: int | None = None
     others: int = 0
     others_mib: int = 0
@@ -132,7 +131,6 @@ def _condition_of(pynvml: Any, handle: Any, own: frozenset[int]) -> Condition:
     reasons = pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
     return Condition(
         clock_mhz=pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM),
-        max_clock_mhz=pynvml.nvmlDeviceGetMaxClockInfo(handle, pynvml.NVML_CLOCK_SM),
         used_percent=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,
         others=len(processes),
         others_mib=sum((process.usedGpuMemory or 0) >> 20 for process in processes),
