@@ -11,7 +11,6 @@ import json
 import math
 import os
 import platform
-import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ import msgspec
 import platformdirs
 import torch
 
-from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState
+from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState, slug_of
 from warmup.core.errors import TableFormatError
 from warmup.core.files import replace_text
 from warmup.core.roofline import Peaks, PeaksJson, gbps_of, tflops_of, torch_name
@@ -276,10 +275,6 @@ _LOOK_AGAIN_S: Final = 0.5
 OnWait = Callable[[str, float], None]
 
 
-def _ignore(_reason: str, _seconds: float) -> None:
-    return None
-
-
 @dataclass
 class MachineWatch:
     """Watches the machine of *device* during a build: load on a CPU, `Condition` on a GPU.
@@ -295,7 +290,7 @@ class MachineWatch:
     device_lock: Callable[[], AbstractContextManager[None]] = nullcontext
     clocks: list[int] = field(default_factory=list)  # SM clocks seen after trials, in MHz
     _wait_s: float = 0.0
-    _on_wait: OnWait = _ignore
+    _on_wait: OnWait = lambda _reason, _seconds: None
     _readings: list[CpuReading] = field(default_factory=list)
     _shares: list[float] = field(default_factory=list)
     _measured: int = 0
@@ -547,17 +542,11 @@ def _precision(name: str) -> Iterator[None]:
 def _file_name(device: torch.device) -> str:
     if device.type == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
-        words: tuple[str, ...] = (
-            "cpu",
-            platform.node(),
-            capability,
-            f"{torch.get_num_threads()}-threads",
-        )
+        words = f"cpu-{platform.node()}-{capability}-{torch.get_num_threads()}-threads"
     else:
         properties = torch.cuda.get_device_properties(device)
-        words = (properties.name, str(properties.uuid))
-    text = "-".join((*words, f"torch{torch.__version__}"))
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-") + ".json"
+        words = f"{properties.name}-{properties.uuid}"
+    return f"{slug_of(f'{words}-torch{torch.__version__}')}.json"
 
 
 def _read_peaks(path: Path) -> Peaks | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 import os
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Protocol
 
 from warmup.core.buckets import ShapePolicy
-from warmup.core.device import Runtime
+from warmup.core.device import Runtime, slug_of
 from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
 from warmup.core.rows import COMPILE_MODES, Effort, Flag
@@ -46,12 +45,10 @@ from warmup.tuning.report import (
 if TYPE_CHECKING:
     import torch
 
-    from warmup.core.device import Runtime
     from warmup.inductor.adapter import Inductor
     from warmup.models.model_target import Assumption, LoadedModel
     from warmup.models.padding import Prepared
     from warmup.serving.bundle import PackedBundle
-    from warmup.tuning.progress import Progress
     from warmup.tuning.tuner import Tuner
 
 
@@ -488,7 +485,8 @@ def open_table(
     if not is_read_only:
         check_writable(path)
     texts = [printable(one.text)[:MAX_ASSUMPTION] for one in assumptions]
-    empty = Table(_provenance(setup.runtime).assuming(texts), setup.policy)
+    created = f"{dt.datetime.now(dt.UTC):%Y-%m-%dT%H:%M:%SZ}"
+    empty = Table(Provenance(setup.runtime, __version__, created).assuming(texts), setup.policy)
     if not path.exists():
         return empty, False
     existing = read(path)
@@ -512,20 +510,14 @@ def seconds_to_wait(given: float | None) -> float:
     return value
 
 
-def _provenance(runtime: Runtime) -> Provenance:
-    now = dt.datetime.now(dt.UTC).replace(microsecond=0)
-    return Provenance(runtime, __version__, now.isoformat().replace("+00:00", "Z"))
-
-
 def out_path(
     out: str | Path | None, runtime: Runtime, model: LoadedModel, dtype: torch.dtype | None
 ) -> Path:
     if out is not None:
         return Path(out)
     from warmup.core.roofline import dtype_name
+    from warmup.models.loading import floating_dtype
 
-    own = next((p.dtype for p in model.module.parameters() if p.is_floating_point()), None)
-    cast = dtype or own
+    cast = dtype or floating_dtype(model.module)
     words = [model.name, dtype_name(cast)] if cast is not None else [model.name]
-    slug = re.sub(r"[^a-z0-9.]+", "-", ".".join(words).lower()).strip("-.")
-    return Path("tables") / runtime.device.slug / f"{slug}.json"
+    return Path("tables") / runtime.device.slug / f"{slug_of('.'.join(words))}.json"
