@@ -109,7 +109,8 @@ def add_to_caches(members: Iterable[tuple[str, Iterable[bytes]]], device: torch.
                 folders[root] = Path(stack.enter_context(_temporary_folder(root)))
             temporary = folders[root] / str(len(moves))
             is_group = path.name.startswith(_GROUP)
-            _write(temporary, [_with_folder(pieces, path.parent)] if is_group else pieces)
+            with temporary.open("wb") as file:
+                file.writelines([_with_folder(pieces, path.parent)] if is_group else pieces)
             path.parent.mkdir(parents=True, exist_ok=True)
             moves.append((temporary, path))
         for temporary, path in moves:
@@ -175,12 +176,6 @@ def _temporary_folder(root: Path) -> tempfile.TemporaryDirectory[str]:
         if not _is_newer(old, time.time() - _LEFT_BEHIND_S):
             shutil.rmtree(old, ignore_errors=True)
     return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=root, ignore_cleanup_errors=True)
-
-
-def _write(path: Path, pieces: Iterable[bytes]) -> None:
-    with path.open("wb") as file:
-        for piece in pieces:
-            file.write(piece)
 
 
 def _is_newer(path: Path, began: float) -> bool:
