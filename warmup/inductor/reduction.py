@@ -85,7 +85,9 @@ def reduction_problem(features: Any) -> ReductionProblem:
         written = {name for node in nodes for name in node.get_buffer_names()}
         read = {dep.name for node in nodes for dep in node.read_writes.reads} - written
         return ReductionProblem(
-            ops=sorted(set(_reductions(nodes))),
+            ops=sorted(
+                {str(node.node.get_reduction_type()) for node in nodes if node.is_reduction()}
+            ),
             x=_rows(features.numel),
             r=int(features.reduction_numel),
             hint=features.get_reduction_hint().name.lower(),
@@ -95,12 +97,6 @@ def reduction_problem(features: Any) -> ReductionProblem:
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ProblemError(f"a kernel that a key cannot describe: {error}") from error
-
-
-def _reductions(nodes: Sequence[Any]) -> Iterator[str]:
-    for node in nodes:
-        if node.is_reduction():
-            yield str(node.node.get_reduction_type())
 
 
 def _rows(numel: Any) -> int:
@@ -477,7 +473,8 @@ class ReductionSplits(KindHooks):
 
     def _num_splits(self, original: Function, *args: Any, **kwargs: Any) -> Any:
         hint, parts = original(*args, **kwargs)
-        if not self._active or "split" not in self._settings.searched or not _is_split(parts):
+        is_split = isinstance(parts, int) and parts > 1
+        if not (self._active and is_split and "split" in self._settings.searched):
             return hint, parts
         node, given = current_node(), {**dict(zip(_NAMES, args, strict=False)), **kwargs}
         if node is not None and node.meta.get(_META_OF_PARTS) == _sizes(given):
@@ -510,10 +507,6 @@ class ReductionSplits(KindHooks):
         keys = frozenset({problem.key})
         measured = self._answers.measure(RegionQuestion(problem, problem.variants, region, keys))
         return by_rule if measured is None else parts_of(measured, problem.r) or by_rule
-
-
-def _is_split(parts: Any) -> bool:
-    return isinstance(parts, int) and parts > 1
 
 
 def _region_of(node: Node | None, given: Mapping[str, Any]) -> Region | None:
