@@ -36,14 +36,17 @@ class OperandSets:
         self, trial: Trial, device: torch.device, seed: int, most: int = MAX_OPERAND_SETS
     ) -> None:
         self._trial = trial
-        self.count = max(1, min(most, operand_room(device) // max(_bytes(trial), 1)))
+        made = (*trial.operands, trial.out)
+        needed = sum(spec.span * dtype_named(spec.dtype).itemsize for spec in made)
+        self.count = max(1, min(most, operand_room(device) // max(needed, 1)))
         source = torch.Generator(device=device).manual_seed(seed)
         self._operands = [
             [_filled(spec, device, source) for spec in trial.operands] for _ in range(self.count)
         ]
         out = trial.out
         self._outs = [
-            torch.empty(out.span, dtype=_dtype(out), device=device) for _ in range(self.count)
+            torch.empty(out.span, dtype=dtype_named(out.dtype), device=device)
+            for _ in range(self.count)
         ]
 
     def operands(self, number: int) -> list[torch.Tensor]:
@@ -83,14 +86,6 @@ def dtype_named(name: str) -> torch.dtype:
     return dtype
 
 
-def _dtype(spec: TensorSpec) -> torch.dtype:
-    return dtype_named(spec.dtype)
-
-
-def _bytes(trial: Trial) -> int:
-    return sum(spec.span * _dtype(spec).itemsize for spec in (*trial.operands, trial.out))
-
-
 def operand_room(device: torch.device) -> int:
     """Return how many bytes all operand sets may take on *device*."""
     if device.type == "cpu":
@@ -101,7 +96,7 @@ def operand_room(device: torch.device) -> int:
 
 def _filled(spec: TensorSpec, device: torch.device, source: torch.Generator) -> torch.Tensor:
     """Return flat random memory for *spec*; kernels run faster on constant data than on real."""
-    dtype, size = _dtype(spec), (spec.span,)
+    dtype, size = dtype_named(spec.dtype), (spec.span,)
     if not dtype.is_floating_point:
         bounds = _INT8_RANGE if dtype is torch.int8 else _INTEGER_RANGE
         flat = torch.randint(*bounds, size, device=device, generator=source)
