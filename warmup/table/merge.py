@@ -111,7 +111,9 @@ def merge(a: Table, b: Table, prefer: Preference | None = None) -> Table:
         raise TableMergeError(
             context, "only tables of one device, runtime and policy can be merged"
         )
-    better = _faster if prefer == "faster" else partial(better_measured, a.policy.timing.near_tie)
+    better = partial(better_measured, a.policy.timing.near_tie)
+    if prefer == "faster":
+        better = partial(min, key=lambda row: row.evidence.time_us)
     rows = dict(a.rows)
     conflicts: list[str] = []
     for key, row_b in b.rows.items():
@@ -171,7 +173,3 @@ def _context_differences(a: Table, b: Table, *, hard_only: bool) -> tuple[str, .
 def _differ(row_a: Row, row_b: Row) -> bool:
     trust = (row_a.untrusted is None, row_b.untrusted is None)
     return row_a.winner != row_b.winner or trust[0] != trust[1]
-
-
-def _faster(row_a: Row, row_b: Row) -> Row:
-    return row_b if row_b.evidence.time_us < row_a.evidence.time_us else row_a
