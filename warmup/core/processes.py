@@ -192,10 +192,6 @@ def answering() -> Iterator[Callable[[Mapping[str, Any]], None]]:
 # `RecordingOrder`: what `warmup build -- COMMAND` asks of each Python process of the command.
 
 RECORDING_VARIABLE: Final = "WARMUP_RECORDING"
-_ORIGIN_FILE: Final = "origin.json"
-_LOG_FILE: Final = "audit.jsonl"
-_REGIONS_FILE: Final = "regions.jsonl"
-_TURN_FILE: Final = "turn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,22 +216,22 @@ class RecordingOrder:
     @property
     def origin(self) -> Path:
         """The file of an empty table with the runtime and the policy of the processes."""
-        return Path(self.folder) / _ORIGIN_FILE
+        return Path(self.folder) / "origin.json"
 
     @property
     def log(self) -> Path:
         """The file that the processes append events to where the user names none."""
-        return Path(self.folder) / _LOG_FILE
+        return Path(self.folder) / "audit.jsonl"
 
     @property
     def regions(self) -> Path:
         """The file of region questions, which are measured when the program has ended."""
-        return Path(self.folder) / _REGIONS_FILE
+        return Path(self.folder) / "regions.jsonl"
 
     @property
     def turn(self) -> Path:
         """The file whose lock is the right to measure."""
-        return Path(self.folder) / _TURN_FILE
+        return Path(self.folder) / "turn"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
