@@ -45,11 +45,10 @@ from warmup.models.weight_groups import Group, UnpaddedLinears, find_groups, pad
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.tuning.bucket_compiler import measure_regions
-from warmup.tuning.session import OutputCheck
+from warmup.tuning.session import OutputCheck, Session
 
 if TYPE_CHECKING:
     from warmup.tuning.progress import Progress
-    from warmup.tuning.session import Session
 
 
 # `LinearModule`: a small model with one group of Linears, to time its padding apart.
@@ -75,16 +74,13 @@ def make_linear_module(group: Group, rows: int, device: torch.device) -> LinearM
     structure = group.structure
     dtype = DTYPES[structure.dtype]
     biases = iter(structure.biases)
+    linear = partial(nn.Linear, device=device, dtype=dtype)
     producers = {
-        f"producer_{number}": nn.Linear(
-            size, structure.features, bias=next(biases), device=device, dtype=dtype
-        )
+        f"producer_{number}": linear(size, structure.features, bias=next(biases))
         for number, size in enumerate(structure.inputs)
     }
     consumers = {
-        f"consumer_{number}": nn.Linear(
-            structure.features, size, bias=next(biases), device=device, dtype=dtype
-        )
+        f"consumer_{number}": linear(structure.features, size, bias=next(biases))
         for number, size in enumerate(structure.outputs)
     }
     graph = fx.Graph()
@@ -340,17 +336,14 @@ def count_rows(
     """
     counts: dict[Group, set[int]] = {group: set() for group in groups}
 
-    def make_hook(group: Group) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def note(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            activation = args[0] if args else kwargs["input"]
-            counts[group].add(activation.numel() // activation.shape[-1])
-
-        return note
+    def note(group: Group, _: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        activation = args[0] if args else kwargs["input"]
+        counts[group].add(activation.numel() // activation.shape[-1])
 
     with contextlib.ExitStack() as hooks, torch.no_grad():
         for group in counts:
             linear = model.get_submodule(group.names[0])
-            hook = linear.register_forward_pre_hook(make_hook(group), with_kwargs=True)
+            hook = linear.register_forward_pre_hook(partial(note, group), with_kwargs=True)
             hooks.callback(hook.remove)
         call()
     return {group: tuple(sorted(rows)) for group, rows in counts.items()}
