@@ -32,11 +32,10 @@ from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
 from warmup.tuning.problems import ASSUMED, Entry, MeasuredConfigs
-from warmup.tuning.report import BucketResult, BuildReport, Observer, name_of
+from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Observer, name_of
 
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport
-    from warmup.tuning.report import CheckedOutput
 
 # -- Progress: a live line on a terminal, a line for each finished unit ---------------------------
 

@@ -19,7 +19,7 @@ from warmup.core.buckets import (
 )
 from warmup.core.errors import SettingsError
 from warmup.core.text import counted
-from warmup.table.schema import TOLERANCE
+from warmup.table.schema import TOLERANCE, Table
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from warmup.serving.compiled_buckets import BucketArtifact, CallFor, ServedModel
     from warmup.serving.handle import Handle
     from warmup.serving.install import MissAction
-    from warmup.table.schema import Table
 
     Buckets = tuple[BucketArtifact, ...]
 

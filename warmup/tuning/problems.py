@@ -40,7 +40,7 @@ from warmup.keys.kind import Problem
 from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
 from warmup.keys.registry import kind_of
 from warmup.models.model_target import LoadedModel
-from warmup.models.rebuilt import rebuild
+from warmup.models.rebuilt import gemm_tensors, rebuild, size_of
 from warmup.serving.audit import MissedProblem, read_misses
 from warmup.table.lookup import Lookup
 from warmup.table.schema import Table
@@ -738,8 +738,6 @@ def _torch_key(key: str, row: Row, device: Device) -> str:
 
 
 def _torch_text(problem: GemmProblem, *, bias_as_added: bool = True) -> str:
-    from warmup.models.rebuilt import gemm_tensors, size_of
-
     tensors = gemm_tensors(problem)
     names = [name for name in ("bias", "a", "b", "a2", "b2") if name in tensors]
     shapes = {

@@ -69,7 +69,7 @@ from warmup.tuning.problems import ProblemsSource
 from warmup.tuning.progress import Progress, Revisit, parse_budget
 from warmup.tuning.report import BuildReport, Observer, ProgramRun
 from warmup.tuning.trials import variants_trial
-from warmup.tuning.tuner import Tuner
+from warmup.tuning.tuner import Tuner, make_tuner
 
 # `RecordingLookup`: the lookup of a process whose questions become the rows of a table.
 
@@ -215,8 +215,6 @@ def _begin(order: RecordingOrder, *, freezes: bool) -> Handle:
 
 
 def _measuring(order: RecordingOrder, setup: BuildSetup, table: Table, out: Emitter) -> Lookup:
-    from warmup.tuning.tuner import make_tuner
-
     warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # torch's own
     tuner = make_tuner(setup.policy, setup.device)
     tuner.region_questions.later = partial(write_region, order.regions, tuner=tuner)

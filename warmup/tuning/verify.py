@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
@@ -31,13 +31,9 @@ from warmup.models.loading import make_inputs
 from warmup.models.rebuilt import rebuild
 from warmup.table.lookup import cache_tag
 from warmup.table.schema import OnMiss, PolicyOptions, Table, options_served
-from warmup.tuning.build import find_setup
+from warmup.tuning.build import BuildSetup, find_setup
 from warmup.tuning.problems import OneKeyLookup
-from warmup.tuning.tuner import make_tuner
-
-if TYPE_CHECKING:
-    from warmup.tuning.build import BuildSetup
-    from warmup.tuning.tuner import Tuner
+from warmup.tuning.tuner import Tuner, make_tuner
 
 VERIFY_S: Final = 60.0
 MOST_LOST: Final = 0.01  # of the time of the sample; above it a build pays
