@@ -23,7 +23,7 @@ from warmup.core.errors import SettingsError
 from warmup.core.files import open_regular, replace_bytes, temporary_folder
 from warmup.core.roofline import BUCKET_MARK, PLAN_NAME, GraphPlan, RecordedPlan, plan_from_json
 from warmup.core.rows import COMPILE_MODES
-from warmup.core.text import shown
+from warmup.core.text import problem_in, shown
 from warmup.serving.install import InstallRequest, install_as
 from warmup.table.codec import digest_of
 from warmup.table.schema import Table
@@ -183,9 +183,8 @@ def _document_in(path: Path) -> _Document:
             return _Document(msgspec.json.decode(content, type=list[_Event]))
         return msgspec.json.decode(content, type=_Document)
     except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise SettingsError(
-            f"{shown(path)}: cannot be read as a trace: {shown(reason)}",
+            f"{shown(path)}: cannot be read as a trace: {shown(problem_in(error))}",
             "name a file that torch.profiler wrote with export_chrome_trace",
         ) from error
 

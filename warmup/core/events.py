@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from warmup.core.errors import MissReason, SettingsError, WarmupWarning, advice
-from warmup.core.text import counted, printable, remedy_for
+from warmup.core.text import counted, printable, problem_in, remedy_for
 
 EVENT_SCHEMA: Final = 1
 LOG_MARKER: Final = "warmup-event"
@@ -293,9 +293,8 @@ class JsonLinesSink:
         try:
             self._descriptor = os.open(self.path, flags, 0o644)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SettingsError(
-                f"the audit log {self.path} cannot be written: {reason}",
+                f"the audit log {self.path} cannot be written: {problem_in(error)}",
                 remedy_for(error, "name a writable file in WARMUP_AUDIT_LOG or audit_log"),
             ) from error
         os.set_blocking(self._descriptor, True)

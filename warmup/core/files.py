@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from warmup.core.errors import SettingsError
-from warmup.core.text import remedy_for, shown
+from warmup.core.text import problem_in, remedy_for, shown
 
 READ_ONLY: Final = "the file is read-only"
 NEW_FILE_MODE: Final = 0o644  # a server may run as another user than the build
@@ -97,9 +97,8 @@ def make_folder(folder: Path, option: str) -> None:
 
 def _refusal(place: str, verb: str, what: str, error: OSError | ValueError) -> SettingsError:
     # A ValueError is about a NUL character in the path.
-    problem = (error.strerror if isinstance(error, OSError) else None) or error
     advice = remedy_for(error, f"name a {what} that can be written")
-    return SettingsError(f"{place}: cannot be {verb}: {problem}", advice)
+    return SettingsError(f"{place}: cannot be {verb}: {problem_in(error)}", advice)
 
 
 def replace_text(path: Path, text: str) -> None:

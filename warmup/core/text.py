@@ -29,6 +29,11 @@ def remedy_for(error: OSError | ValueError, otherwise: str) -> str:
     return otherwise if number is None else _REMEDIES.get(number, otherwise)
 
 
+def problem_in(error: Exception) -> str:
+    """Return what *error* is about: the system's text, without its number and path, or its own."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def printable(text: str) -> str:
     """Return *text* with every character escaped that could move a cursor or break a line."""
     if text.isprintable():

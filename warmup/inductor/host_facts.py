@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from warmup.core.errors import SettingsError
+from warmup.core.text import problem_in
 
 _STUB_SECONDS: Final = 60
 _CACHE_SETTING: Final = "TORCHINDUCTOR_CACHE_DIR"
@@ -64,7 +65,7 @@ def temporary_error() -> str | None:
     try:
         tempfile.gettempdir()
     except OSError as error:
-        return error.strerror or str(error)
+        return problem_in(error)
     return None
 
 
@@ -95,8 +96,7 @@ def check_cache_folder() -> None:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except (KeyError, ModuleNotFoundError, OSError) as error:  # a user without a name, no /tmp
         raise SettingsError(
-            f"inductor's cache folder {folder} cannot be made: "
-            f"{getattr(error, 'strerror', None) or error}",
+            f"inductor's cache folder {folder} cannot be made: {problem_in(error)}",
             f"name a writable folder in the variable {_CACHE_SETTING}",
         ) from error
 
@@ -154,7 +154,7 @@ def _tested(name: str, setting: str, named: str) -> Folder:
             is_executable = _can_load_code(file)
         free = shutil.disk_usage(path).free
     except OSError as error:
-        return replace(folder, error=error.strerror or str(error))
+        return replace(folder, error=problem_in(error))
     return replace(folder, is_executable=is_executable, free_bytes=free)
 
 
@@ -189,7 +189,7 @@ def _stub_error(command: str, name: str, text: str, *flags: str) -> str | None:
                 check=False,
             )
     except OSError as error:
-        return error.strerror or str(error)
+        return problem_in(error)
     except subprocess.TimeoutExpired:
         return f"did not finish in {_STUB_SECONDS} s"
     if done.returncode == 0:

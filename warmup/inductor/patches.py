@@ -27,13 +27,13 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Missed, logger
 from warmup.core.rows import read_flag
+from warmup.core.text import first_line
 from warmup.inductor.versions import Version
 from warmup.keys.question import Answers
 
 _T = TypeVar("_T")
 Function = Callable[..., Any]
 _REFUSALS: Final = (MissError, UncoveredError, ForeignGraphError, WeightChangedError)
-_MAX_SAID: Final = 200
 _PACKAGE: Final = Path(__file__).parents[1]
 
 
@@ -132,8 +132,7 @@ class Firewall:
         return is_own and self._measures
 
     def _report(self, place: str, error: Exception) -> None:
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:_MAX_SAID]
-        problem = f"hook {place}: {said} ({_line_of(error)})"
+        problem = f"hook {place}: {first_line(error)} ({_line_of(error)})"
         try:
             if read_flag(None, "WARMUP_DEBUG"):
                 traceback.print_exception(error)

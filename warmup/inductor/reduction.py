@@ -37,6 +37,7 @@ from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Hit, Missed, logger
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import Search, SearchCounts, Winner
+from warmup.core.text import first_line
 from warmup.core.trial import LiveSearch, Region, TimedCall
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import (
@@ -187,7 +188,7 @@ def search_of(
         try:
             yield
         except Exception as error:  # noqa: BLE001  a compiler or driver may raise anything
-            uncompiled[variant] = f"{type(error).__name__}: {error}".partition("\n")[0]
+            uncompiled[variant] = first_line(error)
 
     with torch.random.fork_rng(devices=[V.graph.get_current_device_or_throw()]):
         for variant in variants:
@@ -382,8 +383,8 @@ class ReductionLoops(KindHooks):
                                 _send_first_configs(scheduling, features, by_rule, create)
                             sent.add(problem.key)
         except Exception as error:  # noqa: BLE001  the codegen that counts says what is wrong
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            logger.warning("not every reduction of a graph is compiled ahead: %s", reason)
+            said = "not every reduction of a graph is compiled ahead: %s"
+            logger.warning(said, first_line(error))
         metrics.generated_kernel_count = counted
 
 

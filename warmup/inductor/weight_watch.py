@@ -36,7 +36,7 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from warmup.core.events import Contradicted, WeightChanged, logger
-from warmup.core.text import counted
+from warmup.core.text import counted, first_line
 from warmup.inductor.compile_watch import place_of
 from warmup.inductor.patches import Firewall, Function, Hooks, Patches
 from warmup.keys.question import Answers
@@ -226,11 +226,10 @@ def _load_check(_folder: str) -> Callable[..., int] | None:
         # With the GIL held, so that no weight is freed meanwhile.
         check: Any = ctypes.PyDLL(library._name, handle=library._handle).first_changed
     except Exception as error:  # noqa: BLE001  a compiler may be missing or broken in any way
-        said = f"{type(error).__name__}: {error}".splitlines()[0]
         logger.warning(
             "frozen weights are checked for changes by a loop in Python, which takes far longer "
             "than the check in C++, since that cannot be compiled here: %s",
-            said,
+            first_line(error),
         )
         return None
     check.restype = ctypes.c_int64

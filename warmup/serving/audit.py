@@ -24,7 +24,7 @@ from warmup.core.errors import MissReason, SettingsError, TableError, TableForma
 from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
-from warmup.core.text import counted, printable, remedy_for, shown
+from warmup.core.text import counted, printable, problem_in, remedy_for, shown
 from warmup.keys.kind import natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.table.codec import digest_of
@@ -236,9 +236,8 @@ def read_logs(logs: Sequence[str | Path]) -> Ledger:
             with log.open("rb") if is_pipe else open_regular(log) as file:
                 ledger.read(file)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
-            remedy = remedy_for(error, "name the files to audit")
-            raise SettingsError(f"the log {log} cannot be read: {reason}", remedy) from error
+            problem = f"the log {log} cannot be read: {problem_in(error)}"
+            raise SettingsError(problem, remedy_for(error, "name the files to audit")) from error
     return ledger
 
 
@@ -587,8 +586,7 @@ def read_misses(path: str | Path) -> tuple[MissedProblem, ...]:
         problem = f"{name}: not a misses document{at}: {shown(error.reason)}"
         raise SettingsError(problem, remedy) from None
     except (OSError, ValueError) as error:  # such as a path with a NUL character
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        problem = f"{name}: cannot be read: {reason}"
+        problem = f"{name}: cannot be read: {problem_in(error)}"
         raise SettingsError(problem, remedy_for(error, remedy)) from error
 
 

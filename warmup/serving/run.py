@@ -22,7 +22,7 @@ from warmup.core.errors import SettingsError, TableMismatchError
 from warmup.core.events import in_brackets
 from warmup.core.files import temporary_folder
 from warmup.core.rows import read_flag
-from warmup.core.text import counted, first_line, printable, remedy_for
+from warmup.core.text import counted, first_line, printable, problem_in, remedy_for
 from warmup.serving.audit import AuditReport, Ledger, report_of
 from warmup.serving.bundle import BundleName, name_of
 from warmup.serving.check import Readiness
@@ -166,9 +166,8 @@ class _AppendedEvents(io.RawIOBase):
         try:
             self._descriptor = os.open(log, flags, 0o644)
         except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise SettingsError(
-                f"the audit log {log} cannot be written and read: {reason}",
+                f"the audit log {log} cannot be written and read: {problem_in(error)}",
                 remedy_for(error, "name a writable file with --audit-log or in WARMUP_AUDIT_LOG"),
             ) from error
         status = os.fstat(self._descriptor)
@@ -247,9 +246,9 @@ def _start(
             setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],  # Python ignores them
         )
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
         raise SettingsError(
-            f"{command[0]} cannot be started: {reason}", "name a program on PATH, or its file"
+            f"{command[0]} cannot be started: {problem_in(error)}",
+            "name a program on PATH, or its file",
         ) from error
 
 

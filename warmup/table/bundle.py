@@ -31,7 +31,7 @@ from warmup.core.device import Runtime
 from warmup.core.errors import BundleError, TableFormatError
 from warmup.core.files import open_regular, replace_bytes
 from warmup.core.strict_json import check_texts, read_json
-from warmup.core.text import first_line, printable
+from warmup.core.text import first_line, printable, problem_in
 
 BUNDLE_SUFFIX: Final = ".bundle"
 _BUNDLE_FORMAT: Final = 1
@@ -182,8 +182,7 @@ def open_bundle(path: Path) -> Iterator[OpenBundle]:
     except FileNotFoundError:
         raise BundleError(str(path), "there is no such file") from None
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise BundleError(str(path), f"it cannot be read ({reason})") from error
+        raise BundleError(str(path), f"it cannot be read ({problem_in(error)})") from error
     with file:
         if os.fstat(file.fileno()).st_mode & stat.S_IWOTH:
             raise BundleError(str(path), "every user of this machine can write it")

@@ -40,7 +40,7 @@ from warmup.core.files import (
     replace_bytes,
 )
 from warmup.core.rows import Row
-from warmup.core.text import remedy_for, shown
+from warmup.core.text import problem_in, remedy_for, shown
 from warmup.table.codec import decode_file, digest_of, encode_pieces
 from warmup.table.journal import Journal, entries_for, journal_path
 from warmup.table.merge import combine
@@ -108,14 +108,12 @@ def _read_file(path: Path) -> Table:
             return decode_file(file, str(path))
     except FileNotFoundError:
         raise TableNotFoundError(f"no table at {shown(path)}") from None
-    except OSError as error:
+    except (OSError, ValueError) as error:  # such as a path with a NUL character
         if isinstance(error, TableError):
             raise
-        problem = f"cannot be read: {error.strerror}"
         advice = remedy_for(error, "restore the file or build it again")
+        problem = f"cannot be read: {problem_in(error)}"
         raise TableFormatError(str(path), "", problem, advice) from None
-    except ValueError as error:  # a path with a NUL character
-        raise TableFormatError(str(path), "", f"cannot be read: {error}") from None
 
 
 def write(path: Path, table: Table, known: Sequence[Table] = ()) -> None:
@@ -348,15 +346,14 @@ def _writing(path: Path, timeout_s: float) -> Iterator[Path]:
         raise
     except TimeoutError as error:
         raise TableWriteError(
-            str(path), error.strerror or str(error), "wait for the other writer to finish"
+            str(path), problem_in(error), "wait for the other writer to finish"
         ) from None
     except (OSError, ValueError) as error:
         raise _write_error(path, error) from error
 
 
 def _write_error(path: Path, error: OSError | ValueError) -> TableWriteError:
-    problem = (error.strerror if isinstance(error, OSError) else None) or str(error)
-    advice = "name another file"
+    problem, advice = problem_in(error), "name another file"
     if isinstance(error, PermissionError):
         what = "it" if problem == READ_ONLY else "its folder"
         advice = f"make {what} writable or name another file"

@@ -89,8 +89,7 @@ def error_for(error: Exception, name: str, changed: Sequence[str] = ()) -> Warmu
         return narrower
     if own is not None or (changed and _RECOMPILED in str(error)):
         return asks_for_others(name, own.key if own is not None else "", changed)
-    reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
-    return BuildError(f"bucket {name}: compiling failed ({reason})")
+    return BuildError(f"bucket {name}: compiling failed ({first_line(error)})")
 
 
 def asks_for_others(name: str, key: str, changed: Sequence[str]) -> BuildError:
@@ -507,8 +506,8 @@ class BucketCompiler:
         try:
             return self.measure_cost(call)
         except Exception as error:  # noqa: BLE001  the bucket was served, and only this is not known
-            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-            logger.warning("bucket %s: what a call costs was not measured: %s", name, reason)
+            said = "bucket %s: what a call costs was not measured: %s"
+            logger.warning(said, name, first_line(error))
             return None
 
 

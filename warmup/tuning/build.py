@@ -20,7 +20,7 @@ from warmup.core.device import Runtime, slug_of
 from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
 from warmup.core.rows import COMPILE_MODES, Effort, Flag
-from warmup.core.text import __version__, printable, remedy_for
+from warmup.core.text import __version__, printable, problem_in, remedy_for
 from warmup.table.codec import digest_of
 from warmup.table.schema import (
     MAX_ASSUMPTION,
@@ -467,7 +467,7 @@ def check_out(path: Path) -> None:
         probe_folder(path)
     except OSError as error:
         advice = remedy_for(error, "make its folder writable or name another file with --out")
-        raise TableWriteError(f"--out {path}", error.strerror or str(error), advice) from error
+        raise TableWriteError(f"--out {path}", problem_in(error), advice) from error
 
 
 def open_table(

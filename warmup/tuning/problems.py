@@ -34,7 +34,7 @@ from warmup.core.files import open_regular
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import MAX_INT, Family, Row, Search, SearchCounts, Winner, ranked
 from warmup.core.strict_json import read_json
-from warmup.core.text import counted, shown
+from warmup.core.text import counted, problem_in, shown
 from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
 from warmup.keys.kind import Problem
 from warmup.keys.question import GemmQuestion, Question, RegionQuestion, SearchQuestion
@@ -426,7 +426,7 @@ def read_lookup_table(path: Path) -> list[Entry]:
         with open_regular(path) as file:
             raw = file.read(_MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
+        raise _unreadable(path, problem_in(error)) from error
     if len(raw) > _MAX_BYTES:
         raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
     try:
