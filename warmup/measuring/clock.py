@@ -83,18 +83,14 @@ def _sleep(cycles: int) -> None:
     wait(cycles)
 
 
-_clock_rates: dict[torch.device, float] = {}
-
-
-def _cycles_per_us(device: torch.device) -> float:
-    if device not in _clock_rates:
-        cycles = 1_000_000
+@functools.cache
+def _cycles_per_us(_device: torch.device) -> float:
+    cycles = 1_000_000
+    _sleep(cycles)
+    events = Events()
+    with events:
         _sleep(cycles)
-        events = Events()
-        with events:
-            _sleep(cycles)
-        _clock_rates[device] = cycles / events.elapsed_us
-    return _clock_rates[device]
+    return cycles / events.elapsed_us
 
 
 _US_PER_S: Final = 1e6
@@ -190,16 +186,13 @@ def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> floa
     return events.elapsed_us / _WARM_CALLS
 
 
-_buffers: dict[torch.device, torch.Tensor] = {}
-
-
-def _flush(device: torch.device) -> None:
-    if device not in _buffers:
-        size = _CPU_FLUSH
-        if device.type != "cpu":
-            size = torch.cuda.get_device_properties(device).L2_cache_size * _FLUSH_FACTOR
-        _buffers[device] = torch.empty(size, dtype=torch.uint8, device=device)
-    _buffers[device].zero_()
+@functools.cache
+def _flushing(device: torch.device) -> torch.Tensor:
+    """Return what fills the last cache of *device* when all of it is written."""
+    size = _CPU_FLUSH
+    if device.type != "cpu":
+        size = torch.cuda.get_device_properties(device).L2_cache_size * _FLUSH_FACTOR
+    return torch.empty(size, dtype=torch.uint8, device=device)
 
 
 class _HostBatch:
@@ -209,7 +202,7 @@ class _HostBatch:
 
     def time(self) -> float:
         if self._l2 is L2.COLD:
-            _flush(self._device)
+            _flushing(self._device).zero_()
         return wall_us(self._call, self._device, self.calls)[1]
 
 
@@ -235,7 +228,7 @@ class _DeviceBatch:
 
     def _enqueue(self) -> None:
         if self._l2 is L2.COLD:
-            _flush(self._device)
+            _flushing(self._device).zero_()
         with self._events:
             self._calls()
 
@@ -253,7 +246,7 @@ class _SingleCallBatch:
 
     def _enqueue(self) -> None:
         for events in self._events:
-            _flush(self._device)
+            _flushing(self._device).zero_()
             with events:
                 self._call()
 
