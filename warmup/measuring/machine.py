@@ -448,8 +448,12 @@ def measure_peaks(device: torch.device) -> Peaks:
             tflops[name] = float(f"{rate:.4g}")
             if (clock := _clock_under(call, device)) is not None:
                 clocks[name] = clock
-    if device.type == "cuda" and torch.cuda.get_device_capability(device) in _EQUAL_IN_8_BITS:
-        _raise_to(tflops, clocks, "i8", "f8_e4m3fn")
+    is_equal = (
+        device.type == "cuda" and torch.cuda.get_device_capability(device) in _EQUAL_IN_8_BITS
+    )
+    if is_equal and tflops.get("i8", math.inf) < tflops.get("f8_e4m3fn", 0.0):
+        for rates in (tflops, clocks):
+            rates |= {"i8": rates["f8_e4m3fn"]} if "f8_e4m3fn" in rates else {}
     return Peaks(
         tflops=tflops,
         gbps=round(_memory_gbps(device), 1),
@@ -457,14 +461,6 @@ def measure_peaks(device: torch.device) -> Peaks:
         measured=dt.datetime.now(dt.UTC).date().isoformat(),
         clocks=clocks,
     )
-
-
-def _raise_to(tflops: dict[str, float], clocks: dict[str, int], name: str, other: str) -> None:
-    if tflops.get(name, math.inf) >= tflops.get(other, 0.0):
-        return
-    tflops[name] = tflops[other]
-    if other in clocks:
-        clocks[name] = clocks[other]
 
 
 def _best_us(call: TimedCall, device: torch.device) -> float:
