@@ -379,16 +379,13 @@ OPERATIONS: Final[Mapping[str, Callable[..., Any]]] = {
             *("sqrt", "square", "sub", "tanh", "trunc", "where"),
         )
     },
-    "convert_element_type": lambda x, dtype: x.to(dtype),
-    "gelu": nn.functional.gelu,
+    **{
+        name: getattr(nn.functional, name)
+        for name in ("gelu", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "silu")
+    },
+    **dict.fromkeys(("convert_element_type", "to"), lambda x, dtype: x.to(dtype)),
     "gelu_tanh": lambda x: nn.functional.gelu(x, approximate="tanh"),
-    "hardsigmoid": nn.functional.hardsigmoid,
-    "hardswish": nn.functional.hardswish,
-    "hardtanh": nn.functional.hardtanh,
-    "leaky_relu": nn.functional.leaky_relu,
-    "silu": nn.functional.silu,
     "swish": nn.functional.silu,
-    "to": lambda x, dtype: x.to(dtype),
 }
 _NARROWEST: Final = "bf16"  # of what an epilogue makes of 8 bits: the key may not spell it
 _EpilogueStep = Callable[[Any, Sequence[torch.Tensor]], Any]
