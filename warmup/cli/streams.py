@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
@@ -130,7 +129,7 @@ def _terminate(_number: int, _frame: FrameType | None) -> NoReturn:
     raise _Terminated
 
 
-@contextmanager
+@contextlib.contextmanager
 def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the command inside; *report* is called first."""
     before = signal.signal(signal.SIGTERM, _terminate)
@@ -146,7 +145,7 @@ def interruptible(report: Callable[[], None] | None = None) -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _lost_signals_again() -> Iterator[None]:
     """Raise a signal again that arrived in a finalizer, whose exceptions Python drops."""
     before, is_open = sys.unraisablehook, True
