@@ -179,7 +179,7 @@ def test_a_ranking_has_the_ten_fastest_that_were_timed_alike() -> None:
         plain = replace(row, evidence=replace(row.evidence, scope=scope))
         ranking = ranking_of(Tuned(key, plain, tuple(timings)))
         evidence = replace(plain.evidence, ranking=ranking)
-        names = [name.split()[0] for _, name in ranked(evidence)]
+        names = [name.split()[0] for _, name in ranked(evidence.ranking)]
         assert names == [f"triton_{number:02}" for number in numbers], fused
         table = make_table({key: replace(row, evidence=evidence)})
         assert decode(encode(table), "t").rows[key].evidence == evidence

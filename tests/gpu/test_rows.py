@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from warmup.core.rows import Family, Scope, bare_ranked, ranked
+from warmup.core.rows import Family, Scope, ranked
 from warmup.keys.reduction import LOOPED, PERSISTENT, split_into
 from warmup.serving.audit import audit
 from warmup.table.review import review, review_table
@@ -347,8 +347,8 @@ def test_pad_decisions_are_those_of_their_regions(
     assert sorted(key.split()[2] for key in pads) == ["m=2048", "m=560"]
     for row in pads.values():
         assert row.evidence.scope is Scope.FUSED
-        assert sorted(name for _, name in ranked(row.evidence)) == ["as_is", "padded"]
-        assert sorted(name for _, name in bare_ranked(row.evidence)) == ["as_is", "padded"]
+        assert sorted(name for _, name in ranked(row.evidence.ranking)) == ["as_is", "padded"]
+        assert sorted(name for _, name in ranked(row.evidence.bare_ranking)) == ["as_is", "padded"]
         assert row.evidence.error is not None
     assert [key for key in document["not_fused"] if key.startswith("pad ")] == []
     log = tmp_path / "audit.jsonl"

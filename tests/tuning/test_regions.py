@@ -32,7 +32,7 @@ from warmup.core.rows import (
     Row,
     Scope,
     Winner,
-    bare_ranked,
+    ranked,
 )
 from warmup.core.trial import (
     Candidate,
@@ -514,7 +514,7 @@ def test_a_failure_of_inductors_own_calls_rejects_nothing() -> None:
     assert isinstance(tuned, Tuned)
     evidence = tuned.row.evidence
     assert (tuned.row.winner, evidence.scope, evidence.bare_us) == (PADDED, Scope.FUSED, None)
-    assert (evidence.tried, evidence.rejected, bare_ranked(evidence)) == (2, (), ())
+    assert (evidence.tried, evidence.rejected, ranked(evidence.bare_ranking)) == (2, (), ())
     assert ranking_of(tuned) == "10 padded; 20 as_is"
 
 

@@ -34,7 +34,7 @@ from warmup.cli.output import (
 from warmup.cli.streams import EXIT_FOUND
 from warmup.core.device import CallCost
 from warmup.core.files import write_output
-from warmup.core.rows import Evidence, Flag, Row, Scope, bare_ranked, lag_behind_library, ranked
+from warmup.core.rows import Evidence, Flag, Row, Scope, lag_behind_library, ranked
 from warmup.core.text import counted
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, ingredients_of, kind_of
@@ -166,7 +166,7 @@ def spell_candidates(table: Table, keys: Sequence[str]) -> Iterator[str]:
 
 def _spell_ranking(row: Row) -> Iterator[str]:
     evidence = row.evidence
-    ranking = ranked(evidence)
+    ranking = ranked(evidence.ranking)
     what = "with the operations fused into it" if evidence.scope is Scope.FUSED else "alone"
     if evidence.bare_ranking:
         what = "as compiled with what surrounds the GEMM"
@@ -191,7 +191,7 @@ def _spell_ranking(row: Row) -> Iterator[str]:
         yield f"  library default {evidence.library_us:.1f} us"
     if evidence.kernels is not None:
         yield from wrapped(_spell_kernels(evidence), "  ")
-    if own := bare_ranked(evidence):
+    if own := ranked(evidence.bare_ranking):
         said = ", ".join(f"{name} {time_us:.1f} us" for time_us, name in own)
         line = f"library kernels with separate pad kernels, which did not decide: {said}"
         yield from wrapped(line, "  ")

@@ -433,16 +433,7 @@ class Row:
 MAX_RANKED: Final = 10  # entries of `Evidence.ranking`
 
 
-def ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
-    """Return the time in microseconds and the name of each candidate in the ranking."""
-    return _read_ranking(evidence.ranking)
-
-
-def bare_ranked(evidence: Evidence) -> tuple[tuple[float, str], ...]:
-    """Return what `ranked` does, of the times that did not decide about padding."""
-    return _read_ranking(evidence.bare_ranking)
-
-
-def _read_ranking(ranking: str) -> tuple[tuple[float, str], ...]:
+def ranked(ranking: str) -> tuple[tuple[float, str], ...]:
+    """Return the time in microseconds and the name of each candidate in a *ranking* of evidence."""
     entries = (entry.partition(" ") for entry in ranking.split("; ") if entry)
     return tuple((float(time_us), name) for time_us, _, name in entries)

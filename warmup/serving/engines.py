@@ -284,7 +284,7 @@ def _refusal(key: str, row: Row) -> str | None:
 def _candidates(row: Row, shared: int, unbuffered: int) -> _Candidates:
     """Return the candidates that *shared* bytes hold, as they do `_LARGE` with the BLOCK_K."""
     evidence = row.evidence
-    named = [(evidence.time_us, row.winner.short), *sorted(ranked(evidence))]
+    named = [(evidence.time_us, row.winner.short), *sorted(ranked(evidence.ranking))]
     if evidence.runner_up is not None and evidence.runner_up_us is not None:
         named.append((evidence.runner_up_us, evidence.runner_up))
     found: _Candidates = {}

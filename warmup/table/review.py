@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from warmup.core.roofline import Peaks, Work, share_of_peak
-from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, bare_ranked
+from warmup.core.rows import L2, Evidence, Family, Flag, Row, Scope, ranked
 from warmup.keys.registry import ingredients_of, product_of, work_of
 from warmup.table.schema import Table
 
@@ -226,7 +226,7 @@ def _call(key: str, row: Row) -> tuple[str, float] | None:
     time_us = found.bare_us if found.scope is Scope.FUSED else found.time_us
     is_library = row.winner.family is Family.EXTERN and row.winner.uid.startswith("aten::")
     if row.winner.family is Family.PAD:
-        own = {name: own_us for own_us, name in bare_ranked(found)}
+        own = {name: own_us for own_us, name in ranked(found.bare_ranking)}
         is_own = found.scope is Scope.BARE  # of a region the times are not those of the product
         time_us, is_library = found.library_us if is_own else own.get(_UNPADDED), True
     if product is None or time_us is None:

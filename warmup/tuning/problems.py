@@ -681,7 +681,10 @@ def _time_in(row: Row, winner: Winner) -> float:
     A kernel that the evidence does not list was slower than all that it lists.
     """
     evidence = row.evidence
-    times = {row.winner.short: evidence.time_us, **{text: time for time, text in ranked(evidence)}}
+    times = {
+        row.winner.short: evidence.time_us,
+        **{text: time for time, text in ranked(evidence.ranking)},
+    }
     for fused in (True, None, False):
         if (name := replace(winner, fused=fused).short) in times:
             return times[name]
@@ -701,7 +704,7 @@ def _torch_key(key: str, row: Row, device: Device) -> str:
         raise ProblemError(f"rows of the kind {kind}: torch's table is for GEMMs alone")
     problem, winner = GemmProblem.of_key(key), row.winner
     longest = max(problem.m.low, problem.n.low)
-    names = {name for _, name in ranked(row.evidence)}
+    names = {name for _, name in ranked(row.evidence.ranking)}
     reasons = {
         "the table is for a CPU: torch looks configs up on GPUs alone": device.type != "cuda",
         "the row is not trusted": row.untrusted is not None,
