@@ -318,6 +318,11 @@ class Tuned:
     timings: tuple[Outcome, ...]
     searched: SearchCounts | None = None
 
+    def with_evidence(self, **changes: Any) -> Tuned:
+        """Return this problem with *changes* of the evidence of its row."""
+        evidence = replace(self.row.evidence, **changes)
+        return replace(self, row=replace(self.row, evidence=evidence))
+
     @property
     def deciding(self) -> tuple[Outcome, ...]:
         """The outcomes as the row was measured: within the region where its scope says so."""
@@ -414,9 +419,9 @@ class LiveSearch:
     samples: tuple[Any, Any] | None = None
     banned: Winner | None = None
 
-    def without(self, banned: Winner | None) -> LiveSearch:
+    def without(self, banned: Winner) -> LiveSearch:
         """Return this search without the candidate *banned*, unless that is listed first."""
-        if banned is None or banned == self.listed[0]:
+        if banned == self.listed[0]:
             return self
 
         def kept(calls: Mapping[Winner, TimedCall]) -> dict[Winner, TimedCall]:

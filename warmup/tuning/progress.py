@@ -147,7 +147,8 @@ class Progress:
 
         A row that is retried, and has better evidence than the new row, stays.
         """
-        known, ranked = self.rows, {one.key: self._ranked(one) for one in tuned}
+        known = self.rows
+        ranked = {one.key: one.with_evidence(ranking=ranking_of(one)) for one in tuned}
         if self.table.provenance.peaks is None:
             origin = replace(self.table.provenance, peaks=self.measured_peaks())
             self.table = replace(self.table, provenance=origin)
@@ -169,11 +170,6 @@ class Progress:
         for one in ranked.values():
             self.tuned.append(one)
             self.observer.problem_finished(one)
-
-    @staticmethod
-    def _ranked(tuned: Tuned) -> Tuned:
-        evidence = replace(tuned.row.evidence, ranking=ranking_of(tuned))
-        return replace(tuned, row=replace(tuned.row, evidence=evidence))
 
     def _why_kept(self, new: Evidence, old: Evidence) -> str | None:
         near_tie = self.table.policy.timing.near_tie
@@ -231,9 +227,8 @@ class Progress:
 
 
 def _settled(tuned: Tuned) -> Tuned:
-    row, evidence = tuned.row, tuned.row.evidence
-    flags = tuple(flag for flag in evidence.flags if flag is not Flag.OPEN)
-    return replace(tuned, row=replace(row, evidence=replace(evidence, flags=flags)))
+    flags = (flag for flag in tuned.row.evidence.flags if flag is not Flag.OPEN)
+    return tuned.with_evidence(flags=tuple(flags))
 
 
 # `BuildEstimate`: how long a build will still take, and whether its budget is spent.

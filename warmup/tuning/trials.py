@@ -406,10 +406,7 @@ def alone(bare: Tuned) -> Tuned:
 
 def opened(tuned: Tuned) -> Tuned:
     """Return *tuned* with a row with which the next build goes on."""
-    row, evidence = tuned.row, tuned.row.evidence
-    return replace(
-        tuned, row=replace(row, evidence=replace(evidence, flags=(*evidence.flags, Flag.OPEN)))
-    )
+    return tuned.with_evidence(flags=(*tuned.row.evidence.flags, Flag.OPEN))
 
 
 @dataclass(frozen=True, slots=True)
