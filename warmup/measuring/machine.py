@@ -448,12 +448,12 @@ def measure_peaks(device: torch.device) -> Peaks:
             tflops[name] = float(f"{rate:.4g}")
             if (clock := _clock_under(call, device)) is not None:
                 clocks[name] = clock
-    is_equal = (
-        device.type == "cuda" and torch.cuda.get_device_capability(device) in _EQUAL_IN_8_BITS
-    )
+    is_gpu = device.type == "cuda"
+    is_equal = is_gpu and torch.cuda.get_device_capability(device) in _EQUAL_IN_8_BITS
     if is_equal and tflops.get("i8", math.inf) < tflops.get("f8_e4m3fn", 0.0):
-        for rates in (tflops, clocks):
-            rates |= {"i8": rates["f8_e4m3fn"]} if "f8_e4m3fn" in rates else {}
+        tflops["i8"] = tflops["f8_e4m3fn"]
+        if "f8_e4m3fn" in clocks:
+            clocks["i8"] = clocks["f8_e4m3fn"]
     return Peaks(
         tflops=tflops,
         gbps=round(_memory_gbps(device), 1),
