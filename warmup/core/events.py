@@ -87,6 +87,16 @@ _WARNING_EVENTS: Final = (
     EventName.CHANGED,
 )
 NO_TABLE: Final = "none"  # counts graphs that were compiled without a table
+# By event the counter of a `Tally`, or of a run in an audit, and the text that is counted.
+COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
+    EventName.HIT: ("hits", "{key}"),
+    EventName.TUNED: ("tuned", "{key}"),
+    EventName.FOREIGN: ("foreign", "{compiled_under}"),
+    EventName.UNCOVERED: ("uncovered", "{site}"),
+    EventName.BYPASSED: ("bypassed", "{cause}"),
+    EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
+    EventName.CHANGED: ("changed", "{frame}"),
+}
 
 Scalar = str | int | float | bool | None
 FieldValue = Scalar | list[str]
@@ -342,38 +352,28 @@ class Tally:
     misses: Counter[str] = field(default_factory=Counter)
     miss_reasons: Counter[str] = field(default_factory=Counter)
     uncovered: Counter[str] = field(default_factory=Counter)
-    tuned: int = 0
-    cached_graphs: int = 0
-    cached_decisions: int = 0
-    cached_misses: int = 0
+    tuned: Counter[str] = field(default_factory=Counter)
+    cached: Counter[str] = field(default_factory=Counter)
     foreign: Counter[str] = field(default_factory=Counter)
+    bypassed: Counter[str] = field(default_factory=Counter)
     uncompiled: Counter[str] = field(default_factory=Counter)
     advised: dict[str, None] = field(default_factory=dict)
     changed: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, event: Event) -> None:
-        text = {name: str(value) for name, value in event.fields.items()}
-        if event.name is EventName.HIT:
-            self.hits[text["key"]] += 1
+        said = {
+            name: NO_TABLE if each is None else str(each) for name, each in event.fields.items()
+        }
+        if event.name in COUNTERS:
+            counter, text = COUNTERS[event.name]
+            getattr(self, counter)[text.format_map(said)] += 1
         elif event.name is EventName.MISSED:
-            self.misses[text["key"]] += 1
-            self.miss_reasons[text["reason"]] += 1
-            self.advised |= dict.fromkeys(advice([(text["reason"], differs_of(event))]))
-        elif event.name is EventName.UNCOVERED:
-            self.uncovered[text["site"]] += 1
-        elif event.name is EventName.TUNED:
-            self.tuned += 1
+            self.misses[said["key"]] += 1
+            self.miss_reasons[said["reason"]] += 1
+            self.advised |= dict.fromkeys(advice([(said["reason"], differs_of(event))]))
         elif event.name is EventName.CACHED:
-            self.cached_graphs += 1
-            self.cached_decisions += int(text["decisions"])
-            self.cached_misses += int(text["misses"])
-        elif event.name is EventName.FOREIGN:
-            under = event.fields["compiled_under"]
-            self.foreign[NO_TABLE if under is None else str(under)] += 1
-        elif event.name is EventName.UNCOMPILED:
-            self.uncompiled["{frame}: {reason}".format_map(text)] += 1
-        elif event.name is EventName.CHANGED:
-            self.changed[text["frame"]] += 1
+            counts = {name: int(said[name]) for name in ("decisions", "misses")}
+            self.cached.update(graphs=1, **counts)
 
 
 def selections(uncovered: Iterable[str]) -> list[str]:
@@ -443,10 +443,3 @@ class Uncompiled:
 
 
 NONE_UNCOMPILED: Final = Uncompiled()
-
-
-def frame_in(event: Event) -> str | None:
-    """Return the frame of *event* with torch's reason; None where it is another event."""
-    if event.name is not EventName.UNCOMPILED:
-        return None
-    return "{frame}: {reason}".format_map(event.fields)

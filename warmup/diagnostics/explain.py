@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from warmup.core.buckets import Bucket, parse_buckets, parse_inputs
 from warmup.core.device import ASSUMED_DEVICES, AssumedDevice
 from warmup.core.errors import ModelError, SettingsError, WarmupError, warmup_error_in
-from warmup.core.events import Emitter, Event, Uncompiled, frame_in
+from warmup.core.events import Emitter, Tally, Uncompiled
 from warmup.core.text import first_line
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
@@ -184,17 +184,12 @@ def explain(
     placed = place_model(model, specs, buckets, place, dtype)
     # Only with the switches on are candidates listed, and listing them may add guards.
     options = inductor.quiet_switches() if mode == "max-autotune" else {}
-    frames: dict[str, None] = {}
-
-    def note(event: Event) -> None:
-        if (frame := frame_in(event)) is not None:
-            frames[frame] = None
-
-    empty = Lookup({}, OnMiss.FALLBACK, Emitter([note]))
+    tally = Tally()
+    empty = Lookup({}, OnMiss.FALLBACK, Emitter([tally]))
     attachment = inductor.attach(empty, options, "explain", quiet=True)
     try:
         sections = [
-            _DimCompiler(placed, gpu, buckets[0], dim, sizes, frames).section(
+            _DimCompiler(placed, gpu, buckets[0], dim, sizes, tally.uncompiled).section(
                 max(sizes), max(max_compiles, len(sizes)), with_grad=with_grad
             )
             for dim, sizes in varying.items()
@@ -212,7 +207,7 @@ def explain(
         sections=tuple(sections),
         assumptions=tuple(map(str, placed.resolved.assumptions)),
         assumed=assumed,
-        caveats=(*_caveats(place, assumed), *Uncompiled(tuple(frames)).lines()),
+        caveats=(*_caveats(place, assumed), *Uncompiled(tuple(tally.uncompiled)).lines()),
     )
 
 

@@ -21,7 +21,14 @@ import msgspec
 from msgspec import Meta
 
 from warmup.core.errors import MissReason, SettingsError, TableError, TableFormatError, advice
-from warmup.core.events import EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
+from warmup.core.events import (
+    COUNTERS,
+    EVENT_SCHEMA,
+    LOG_MARKER,
+    NO_TABLE,
+    EventName,
+    selections,
+)
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.core.text import counted, printable, problem_in, remedy_for, shown
@@ -60,16 +67,6 @@ _FIELDS: Final[Mapping[str, Mapping[str, Any]]] = {
     EventName.CHANGED: {"frame": str},
     EventName.FAILED: {"refused": bool},
     EventName.SUMMARY: {},
-}
-# The counter of a `Run`, and the text that is counted.
-_COUNTERS: Final[Mapping[str, tuple[str, str]]] = {
-    EventName.HIT: ("hits", "{key}"),
-    EventName.TUNED: ("tuned", "{key}"),
-    EventName.FOREIGN: ("foreign", "{compiled_under}"),
-    EventName.UNCOVERED: ("uncovered", "{site}"),
-    EventName.BYPASSED: ("bypassed", "{cause}"),
-    EventName.UNCOMPILED: ("uncompiled", "{frame}: {reason}"),
-    EventName.CHANGED: ("changed", "{frame}"),
 }
 _DEFAULTS: Final = {"misses": 0, "refused": False, **dict.fromkeys(_BUNDLE)}
 # Other programs write {"event": ...} too, so only lines with warmup's event names count.
@@ -199,8 +196,8 @@ class Ledger:
             miss = (fields["key"], fields["reason"])
             counts["misses"][miss] += 1
             self.first_misses.setdefault(miss, _details_of(record))
-        elif name in _COUNTERS:
-            counter, text = _COUNTERS[name]
+        elif name in COUNTERS:
+            counter, text = COUNTERS[name]
             named = {each: NO_TABLE if one is None else one for each, one in fields.items()}
             counts[counter][text.format_map(named)] += 1
         choice = record.get("choice" if name == EventName.MISSED else "winner")

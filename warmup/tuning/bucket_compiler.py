@@ -22,8 +22,8 @@ from warmup.core.events import (
     Emitter,
     Event,
     EventName,
+    Tally,
     Uncompiled,
-    frame_in,
     logger,
 )
 from warmup.core.phases import BuildStage
@@ -137,8 +137,8 @@ class AskedQuestions:
             noted[str(event.fields["key"])] = None
         elif event.name is EventName.UNCOVERED:
             self.uncovered[str(event.fields["site"])] += 1
-        elif (frame := frame_in(event)) is not None:
-            self.frames[frame] = None
+        elif event.name is EventName.UNCOMPILED:
+            self.frames["{frame}: {reason}".format_map(event.fields)] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -641,17 +641,12 @@ class _Variants:
 
     def compile(self, winner: Winner, inputs: list[torch.Tensor]) -> None:
         """Compile the region as *winner* says; tune what has no row. An error rejects this way."""
-        asked = self.keys[winner] = set()
-
-        def note(event: Event) -> None:
-            if event.name in (EventName.HIT, EventName.TUNED):
-                asked.add(str(event.fields["key"]))
-
+        self.keys[winner], tally = set(), Tally()
         keys, progress = self._question.keys_in_region, self._compiler.progress
         forced = dict.fromkeys(keys, Row(winner, NO_EVIDENCE))
         rows = progress.rows_with(forced)
         lookup = replace(
-            self._compiler.lookup(rows, OnMiss.FALLBACK, Emitter([note]), measures=True),
+            self._compiler.lookup(rows, OnMiss.FALLBACK, Emitter([tally]), measures=True),
             retunes=lambda key: key not in forced and progress.must_retune(key),
         )
         try:
@@ -664,8 +659,8 @@ class _Variants:
                 raise own from error
             self._errors[winner] = error
         else:
-            self._compiled[winner] = compiled
-            if keys.isdisjoint(asked):
+            self._compiled[winner], self.keys[winner] = compiled, {*tally.hits, *tally.tuned}
+            if keys.isdisjoint(self.keys[winner]):
                 self._errors[winner] = BuildError("the compiled region asks for another key")
 
     def make_call(self, candidate: Candidate, sets: Operands) -> Callable[[int], object]:

@@ -14,7 +14,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ import msgspec
 import torch
 
 from warmup.core.errors import BuildError, MissReason
-from warmup.core.events import Emitter, Event, EventName, HookEvent
+from warmup.core.events import Emitter, HookEvent, Tally
 from warmup.core.processes import answering
 from warmup.core.rows import Row, Winner
 from warmup.core.trial import (
@@ -101,14 +101,14 @@ class RegionCompiler:
         new = [winner for winner in winners if winner not in self._compiled]
         if not new:
             return
-        inputs, turn = self._make_inputs(), _Turn(self._lookup_for(new[0], []))
+        inputs, turn = self._make_inputs(), _Turn(self._lookup_for(new[0], Tally()))
 
         @contextlib.contextmanager
         def compiling(winner: Winner) -> Iterator[None]:
-            hits: list[str] = []
-            turn.lookup = self._lookup_for(winner, hits)
+            tally = Tally()
+            turn.lookup = self._lookup_for(winner, tally)
             with watching_kernels() as watch, own_cache_entries(str(winner)):
-                region = _CompiledRegion(winner, graphs, turn.lookup, hits, watch)
+                region = _CompiledRegion(winner, graphs, turn.lookup, tally.hits, watch)
                 self._compiled[winner] = region
                 if self._is_left_out(winner):
                     raise BuildError(f"inductor fuses nothing into {winner.uid}", "it is left out")
@@ -172,14 +172,10 @@ class RegionCompiler:
         is_unfusable = winner.fused is True and winner.uid in self._unfusable
         return is_unfusable and not (region and region.hits)
 
-    def _lookup_for(self, winner: Winner, hits: list[str]) -> Lookup:
-        def note(event: Event) -> None:
-            if event.name is EventName.HIT:
-                hits.append(str(event.fields["key"]))
-
+    def _lookup_for(self, winner: Winner, tally: Tally) -> Lookup:
         chosen = {**dict(self.trial.known), self.trial.key: winner}
         rows = {key: Row(chosen_winner, NO_EVIDENCE) for key, chosen_winner in chosen.items()}
-        given = rows, OnMiss.FALLBACK, Emitter([note])
+        given = rows, OnMiss.FALLBACK, Emitter([tally])
         return Lookup(*given, settles=True, fixes_rows=self.trial.notes_bits)
 
     @contextlib.contextmanager
@@ -220,7 +216,7 @@ class _CompiledRegion:
     winner: Winner
     graphs: VariantGraphs
     lookup: Lookup
-    hits: list[str]
+    hits: Collection[str]
     watch: KernelWatch
     has_run: bool = False
 
