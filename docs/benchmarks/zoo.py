@@ -30,7 +30,7 @@ from typing import Any
 from driver import HERE, ROOT, StoppedError, add_options, now, run_program, say
 from zoo_models.entries import SERVED, TINY, Entry
 
-from warmup.core.files import replace_text
+from warmup.core.files import replace_bytes
 
 PACKAGES = ("torch", "triton", "transformers", "timm")
 _LEAST_S = 60.0  # to begin with anything
@@ -78,7 +78,7 @@ class Zoo:
 
     def keep(self, path: Path, document: Document) -> None:
         """Write *document*, whole or not at all."""
-        replace_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
+        replace_bytes(path, f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode())
 
     def build(self, entry: Entry, folder: Path, before_s: float) -> Document:
         """Build the table; return its facts, with the seconds of earlier tries."""

@@ -101,11 +101,6 @@ def _refusal(place: str, verb: str, what: str, error: OSError | ValueError) -> S
     return SettingsError(f"{place}: cannot be {verb}: {problem_in(error)}", advice)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Write *text* in UTF-8 to *path*, as `replace_bytes` does."""
-    replace_bytes(path, text.encode())
-
-
 def replace_bytes(path: Path, content: bytes | Iterable[bytes]) -> None:
     """Write *content*, whole or in pieces, to *path*.
 

@@ -26,12 +26,13 @@ import torch
 
 from warmup.core.device import BUSY_SHARE, NOT_CHECKED, MachineState, slug_of
 from warmup.core.errors import TableFormatError
-from warmup.core.files import replace_text
+from warmup.core.files import replace_bytes
 from warmup.core.roofline import Peaks, PeaksJson, gbps_of, tflops_of, torch_name
 from warmup.core.rows import L2
 from warmup.core.strict_json import read_json
 from warmup.core.trial import TimedCall
 from warmup.measuring.clock import batch_of
+from warmup.measuring.reference import fp32_precision
 
 # `Condition`: what may disturb measurements on a GPU: other processes, load, throttled clocks.
 
@@ -487,10 +488,11 @@ def _memory_gbps(device: torch.device) -> float:
 
 def _best_matmul(name: str, device: torch.device) -> tuple[float, TimedCall] | None:
     found = []
+    precision = "tf32" if name == "tf32" else "ieee"
     dtype: torch.dtype = getattr(torch, torch_name("f32" if name == "tf32" else name))
     for shape in _PEAK_SHAPES if device.type == "cuda" else _CPU_PEAK_SHAPES:
         try:
-            with _precision(name):
+            with fp32_precision(precision, torch.backends.cuda.matmul):
                 call = _matmul(dtype, *shape, device)
                 rate = tflops_of(2 * math.prod(shape), _best_us(call, device))
         except RuntimeError:  # no kernel for this dtype on this device, or no memory
@@ -524,17 +526,6 @@ def _matmul(dtype: torch.dtype, m: int, n: int, k: int, device: torch.device) ->
     return lambda _: torch.mm(a, b.t(), out=out)
 
 
-@contextmanager
-def _precision(name: str) -> Iterator[None]:
-    matmul = torch.backends.cuda.matmul
-    before = matmul.fp32_precision
-    matmul.fp32_precision = "tf32" if name == "tf32" else "ieee"
-    try:
-        yield
-    finally:
-        matmul.fp32_precision = before
-
-
 def _file_name(device: torch.device) -> str:
     if device.type == "cpu":
         capability = torch.backends.cpu.get_cpu_capability()
@@ -558,6 +549,6 @@ def _write_peaks(path: Path, peaks: Peaks) -> None:
     content = msgspec.to_builtins(_PeaksFile(_PEAKS_FORMAT, PeaksJson.of(peaks)))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_text(path, json.dumps(content, indent=2, sort_keys=True) + "\n")
+        replace_bytes(path, f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode())
     except OSError:
         return  # a read-only home folder: the next process measures again

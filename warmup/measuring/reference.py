@@ -313,13 +313,18 @@ def full_precision() -> Iterator[None]:
     """
     torch_backends: Any = torch.backends
     gpu, dnn, cpu = torch_backends.cuda, torch_backends.cudnn, torch_backends.mkldnn
-    backends = (gpu.matmul, dnn.conv, cpu.matmul, cpu.conv)
+    with fp32_precision("ieee", gpu.matmul, dnn.conv, cpu.matmul, cpu.conv), _Dequantizing():
+        yield
+
+
+@contextlib.contextmanager
+def fp32_precision(precision: str, *backends: Any) -> Iterator[None]:
+    """Compute float32 with *precision* in *backends*, those of torch, while it is open."""
     before = [backend.fp32_precision for backend in backends]
     for backend in backends:
-        backend.fp32_precision = "ieee"
+        backend.fp32_precision = precision
     try:
-        with _Dequantizing():
-            yield
+        yield
     finally:
-        for backend, precision in zip(backends, before, strict=True):
-            backend.fp32_precision = precision
+        for backend, own in zip(backends, before, strict=True):
+            backend.fp32_precision = own
