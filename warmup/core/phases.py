@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -154,10 +155,9 @@ class BuildClock(_NestedClock[BuildStage]):
 
 def added(parts: Iterable[PhaseSeconds]) -> dict[Phase, float]:
     """Return the sum of *parts* by phase, in the order of a start."""
-    sums: dict[Phase, float] = {}
+    sums = Counter[Phase]()
     for part in parts:
-        for phase, seconds in part.items():
-            sums[phase] = sums.get(phase, 0.0) + seconds
+        sums.update(part)
     return {phase: sums[phase] for phase in Phase if phase in sums}
 
 
