@@ -98,7 +98,8 @@ def compare_runtimes(table: Runtime, here: Runtime) -> tuple[Mismatch, ...]:
     on_cpu = table.device.type == "cpu"
     for field in ("type", "vendor", "arch", "sm_count", "memory_gib", "mig", "threads"):
         expected, actual = getattr(table.device, field), getattr(here.device, field)
-        if field == "memory_gib" and _is_one_class(expected, actual):
+        is_memory = field == "memory_gib" and None not in (expected, actual)
+        if is_memory and abs(expected - actual) <= _MEMORY_CLASS_GIB:
             continue
         compare(f"device.{field}", expected, actual, hard=True)
     compare("device.name", table.device.name, here.device.name, hard=on_cpu)
@@ -135,10 +136,6 @@ def closed_gate(device: Device) -> Mismatch | None:
 def minor_of(version: str | None) -> str | None:
     """Return the minor of *version*, ``2.13`` of ``2.13.0+cpu``; None for None."""
     return None if version is None else ".".join(version.split("+")[0].split(".")[:2])
-
-
-def _is_one_class(a: int | None, b: int | None) -> bool:
-    return a is not None and b is not None and abs(a - b) <= _MEMORY_CLASS_GIB
 
 
 def _shown(value: object) -> str:

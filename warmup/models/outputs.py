@@ -195,10 +195,6 @@ class CallState:
             if (now := getattr(module, attribute, None)) is not before and now != before
         ]
 
-    @property
-    def is_empty(self) -> bool:
-        return not self._kept
-
     def keep_written(self, noted: Iterable[NotedTensor]) -> tuple[str, ...]:
         """Keep the values that the written ones of *noted* have now, and return their names."""
         changed = [one for one in noted if one.is_written]
@@ -215,7 +211,7 @@ class CallState:
 
     def detached(self, output: Any) -> Any:
         """Return *output*, as a copy where calls write tensors: the output may be such a tensor."""
-        if self.is_empty:
+        if not self._kept:
             return output
         return torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)  # noqa: SLF001  no public name
 

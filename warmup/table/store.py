@@ -385,7 +385,7 @@ def _checked_pieces(target: Path, table: Table, known: Sequence[Table]) -> tuple
 # `find` and `discover`: the table of a path, and the tables for this machine in known folders.
 
 _SHIPPED: Final = Path(__file__).resolve().parent.parent / "tables"
-_CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"
+_CHECKOUT: Final = Path(__file__).resolve().parents[2] / "tables"  # where nothing is shipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,11 +401,6 @@ class FoundTable:
         return ", ".join(str(path) for path in self.paths)
 
 
-def shipped_folder() -> Path:
-    """Return the folder of the tables that are shipped with the package, or in the checkout."""
-    return _SHIPPED if _SHIPPED.is_dir() else _CHECKOUT
-
-
 def search_folders() -> tuple[Path, ...]:
     from platformdirs import user_data_path
 
@@ -413,7 +408,7 @@ def search_folders() -> tuple[Path, ...]:
     # A locked-down pod may have no home folder, and then no user data folder either.
     with contextlib.suppress(RuntimeError, KeyError, OSError):
         folders.append(user_data_path("inductor-warmup") / "tables")
-    folders.append(shipped_folder())
+    folders.append(_SHIPPED if _SHIPPED.is_dir() else _CHECKOUT)
     return tuple(folders)
 
 

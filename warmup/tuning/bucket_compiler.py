@@ -208,20 +208,16 @@ class BucketCompiler:
         is_same_shortened = shortened is not None and set(shortened.keys) == set(served.keys)
         return replace(served, is_same_shortened=is_same_shortened)
 
-    @property
-    def given_up(self) -> Collection[str]:
-        """The keys that could not be tuned, which get the library's kernel."""
-        return self.tuner.rows.not_tuned
-
-    def call_name(self, name: str) -> str:
-        return f"{self.model.name} {name}"
-
     def tune_as_is(self, calls: Sequence[Inputs], name: str) -> ServedBucket:
         before = len(self.progress.tuned)
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) == before:  # that run was served from rows
             return served
-        if self.unshown is None or len(calls) > 1 or {*served.missing} - {*self.given_up}:
+        if (
+            self.unshown is None
+            or len(calls) > 1
+            or {*served.missing} - {*self.tuner.rows.not_tuned}
+        ):
             return self._compile(calls, name, OnMiss.STRICT)
         self.unshown.add(name)
         return served

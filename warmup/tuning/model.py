@@ -215,7 +215,8 @@ def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Re
     retry = options.retry
     if retry is None or isinstance(retry, tuple):
         keys = frozenset(retry or ())
-        return Revisit(all_rows=options.force, keys=keys, search=budget.first_pass)
+        first_pass = budget.search if budget.seconds is None else Search.DEFAULT
+        return Revisit(all_rows=options.force, keys=keys, search=first_pass)
     if retry != UNSTABLE:
         raise SettingsError(f"--retry {retry} is unknown", f"write --retry {UNSTABLE}")
     if options.force or budget.seconds is not None:
@@ -407,7 +408,7 @@ class _ModelWork:
         compiled: Callable[..., object] | None = None
         if policy == ShapePolicy.RANGE.value:
             compiled = compile_for(module, session.inputs, self.buckets, mode=mode, policy=policy)
-        given_up, unshown = session.compiler.given_up, session.compiler.unshown or ()
+        not_tuned, unshown = self.context.tuner.rows.not_tuned, session.compiler.unshown or ()
         for bucket in self.buckets:
             missed.clear()
             if compiled is None:
@@ -416,7 +417,7 @@ class _ModelWork:
             with torch.no_grad():
                 (compiled or compile_model(module, mode))(*inputs.args, **inputs.kwargs)
             state.restore()
-            name, unknown = name_of(bucket, weights_padded=weights_padded), {*missed} - {*given_up}
+            name, unknown = name_of(bucket, weights_padded=weights_padded), {*missed} - {*not_tuned}
             if unknown and name in unshown:
                 raise asks_for_others(name, min(unknown), state.changed_plain())
 

@@ -345,10 +345,6 @@ class SearchBudget:
     seconds: float | None = None
 
     @property
-    def first_pass(self) -> Search:
-        return self.search if self.seconds is None else Search.DEFAULT
-
-    @property
     def limits_all(self) -> bool:
         """Whether the whole build ends with the budget, not a wider search alone."""
         return self.search is Search.DEFAULT and self.seconds is not None

@@ -19,7 +19,6 @@ from typing import Any, Final
 import torch
 
 from warmup.core.buckets import Bucket, InputSpec
-from warmup.core.device import CallCost
 from warmup.core.errors import BuildError, ModelError, OutputMismatchError, WarmupError
 from warmup.core.events import logger
 from warmup.core.phases import BuildStage
@@ -408,7 +407,9 @@ class Session:
         cost = None
         if served.cost is not None:
             cost = replace(served.cost, left_out=left_out)
-            self._keep_cost(self.call_name(bucket, weights_padded=weights_padded), cost, tuned)
+            call = f"{self.compiler.model.name} {name}"
+            if tuned or call not in dict(progress.table.provenance.calls):
+                progress.keep_cost(call, cost)
         result = BucketResult(
             bucket=bucket,
             keys=served.keys,
@@ -458,14 +459,6 @@ class Session:
             for text in self.compiler.state.changed_plain()
         ]
 
-    def call_name(self, bucket: Bucket, *, weights_padded: bool) -> str:
-        return self.compiler.call_name(name_of(bucket, weights_padded=weights_padded))
-
-    def _keep_cost(self, name: str, cost: CallCost, tuned: int) -> None:
-        progress = self.compiler.progress
-        if tuned or name not in dict(progress.table.provenance.calls):
-            progress.keep_cost(name, cost)
-
     @property
     def accepted(self) -> Mapping[str, float]:
         policy = self.compiler.progress.table.policy
@@ -477,12 +470,10 @@ class Session:
         device = self.compiler.setup.device
         return make_inputs(self.compiler.model, self.specs, bucket, device, self.dtype)
 
-    def marked_inputs(self, bucket: Bucket) -> Inputs:
-        return mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
-
     def calls(self, bucket: Bucket) -> tuple[Inputs, ...]:
         """Return the inputs of *bucket*, the dims of a range dynamic, and those of sizes within."""
-        return self.marked_inputs(bucket), *map(self.inputs, sizes_within(bucket))
+        first = mark_inputs(self.inputs, bucket) if bucket.lows else self.inputs(bucket)
+        return first, *map(self.inputs, sizes_within(bucket))
 
     def eager(self, bucket: Bucket) -> Any:
         return self._eager(self.inputs(bucket))
