@@ -30,6 +30,7 @@ from warmup.core.errors import (
 )
 from warmup.core.events import Emitter, Event, EventName, Uncompiled, selections
 from warmup.core.phases import BuildStage
+from warmup.core.rows import Search
 from warmup.core.text import first_line
 from warmup.keys.registry import kind_of
 from warmup.serving.bundle import PackedBundle, pack
