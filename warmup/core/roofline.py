@@ -103,18 +103,8 @@ class PeaksJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 # Dtype names: short ones (``bf16``) in keys, options and inputs, torch's (``bfloat16``) in
 # trials.
 
-# Bytes per element of each dtype that an input or an option can name.
-ITEM_BYTES: Final[Mapping[str, int]] = {
-    "f64": 8,
-    "f32": 4,
-    "f16": 2,
-    "bf16": 2,
-    "i64": 8,
-    "i32": 4,
-    "i8": 1,
-    "u8": 1,
-    "bool": 1,
-}
+# Those that an input or an option can name.
+NAMED_DTYPES: Final = ("f64", "f32", "f16", "bf16", "i64", "i32", "i8", "u8", "bool")
 _BITS: Final = re.compile(r"[a-z]+([0-9]+)")
 _PREFIXES: Final = (("bfloat", "bf"), ("float", "f"), ("uint", "u"), ("int", "i"))
 
@@ -141,8 +131,6 @@ def item_bytes(name: str) -> int:
 
     The name says the bits: ``bf16``, ``i1`` (a bool in Triton's signatures), ``f8_e4m3fn``.
     """
-    if name in ITEM_BYTES:
-        return ITEM_BYTES[name]
     bits = _BITS.match(name)
     return max(int(bits[1]) // 8, 1) if bits else 1
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from warmup.core.errors import ProblemError
-from warmup.core.roofline import ITEM_BYTES, Work, item_bytes
+from warmup.core.roofline import Work, item_bytes
 from warmup.core.rows import Family, Winner
 from warmup.keys.gemm import DIM, Dim, multiplied_in
 from warmup.keys.kind import Kind
@@ -151,7 +151,7 @@ def _structure_of(parts: Mapping[str, str]) -> Structure:
 
 def is_aligned(features: int, dtype: str) -> bool:
     """Whether every row of *features* elements starts at a multiple of 16 bytes."""
-    return features * ITEM_BYTES[dtype] % ALIGNED_BYTES == 0
+    return features * item_bytes(dtype) % ALIGNED_BYTES == 0
 
 
 def padded_sizes(features: int, dtype: str) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ def padded_sizes(features: int, dtype: str) -> tuple[int, ...]:
     """
     if is_aligned(features, dtype):
         return ()
-    aligned = _next_multiple(features, ALIGNED_BYTES // ITEM_BYTES[dtype])
+    aligned = _next_multiple(features, ALIGNED_BYTES // item_bytes(dtype))
     whole = (_next_multiple(features, multiple) for multiple in MULTIPLES)
     return tuple(sorted({aligned, *(n for n in whole if n <= features + features // _MOST_ADDED)}))
 

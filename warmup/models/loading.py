@@ -22,7 +22,7 @@ from torch import nn
 
 from warmup.core.buckets import Bucket, InputSpec
 from warmup.core.errors import ModelError, SettingsError, WarmupError
-from warmup.core.roofline import ITEM_BYTES, torch_name
+from warmup.core.roofline import NAMED_DTYPES, torch_name
 from warmup.core.text import first_line
 from warmup.models.fake_model import FakeModel, RejectedCallError, fake_instance
 from warmup.models.model_target import LoadedModel, parse_target
@@ -214,7 +214,7 @@ def _run_file(path: Path) -> ModuleType:
     return module
 
 
-DTYPES: Mapping[str, torch.dtype] = {name: getattr(torch, torch_name(name)) for name in ITEM_BYTES}
+DTYPES: Mapping[str, torch.dtype] = {n: getattr(torch, torch_name(n)) for n in NAMED_DTYPES}
 Specs = Sequence[InputSpec]
 Cast = torch.dtype | None  # of floating tensors, None as they are
 _INPUTS_FUNCTION = "example_inputs"
