@@ -78,15 +78,12 @@ class PlanWatch:
         def after(owner: Any, name: str, note: Callable[..., None]) -> None:
             """Call *note* with what each call of the method returned, and with its arguments."""
 
-            def wrap(original: Function) -> Callable[..., Any]:
-                def call(*args: Any, **kw: Any) -> Any:
-                    returned = original(*args, **kw)
-                    note(returned, *args)
-                    return returned
+            def call(original: Function, *args: Any, **kw: Any) -> Any:
+                returned = original(*args, **kw)
+                note(returned, *args)
+                return returned
 
-                return call
-
-            patches.wrap(owner, name, wrap)
+            patches.hook(owner, name, call)
 
         patches.hook(AlgorithmSelectorCache, "__call__", self._select)
         after(TritonScheduling, "define_kernel", partial(self._note_kernel, PlannedBy.TRITON))
