@@ -117,7 +117,7 @@ class PadDecisions(KindHooks):
         if not self._measures:
             return original(*args, **kw)
         as_is, padded = self._local.calls
-        calls = {AS_IS: _numbered(as_is), PADDED: _numbered(padded)}
+        calls = {AS_IS: lambda _number: as_is(), PADDED: lambda _number: padded()}
         question = _question(self._local.site, calls, {PADDED: _Product(padded)})
         return self._answers.measure(question) == PADDED
 
@@ -177,13 +177,6 @@ def _question(
         reason = "what surrounds the GEMM cannot be described"
     keys = problem.keys_in_region() if region is not None else frozenset[str]()
     return RegionQuestion(problem, tuple(calls), region, keys, reason, calls, least)
-
-
-def _numbered(call: Callable[[], Any]) -> Callable[[int], object]:
-    def numbered(_number: int) -> object:
-        return call()
-
-    return numbered
 
 
 def describe_padding(match: Any, mat1: Any, mat2: Any, op: Any, bias: Any) -> PadProblem:

@@ -312,14 +312,12 @@ def cost_of(call: Callable[[], object], device: torch.device) -> CallCost:
 
     For a call of more kernels than the queue holds, the device time is an upper bound.
     """
-
-    def numbered(_number: int) -> object:
-        return call()
-
-    launched = batch_of(numbered, device, L2.WARM, 1)
+    launched = batch_of(lambda _number: call(), device, L2.WARM, 1)
     calls = min(launched.calls, _MOST_CALLS)
     is_slow = launched.calls == 1
     device_times, rounds = (_SLOW_TIMES,) * 2 if is_slow else (_DEVICE_TIMES, _ENQUEUE_ROUNDS)
     device_us = statistics.median(launched.time() for _ in range(device_times))
-    host_us = statistics.median(wall_us(numbered, device, calls)[0] for _ in range(rounds))
+    host_us = statistics.median(
+        wall_us(lambda _number: call(), device, calls)[0] for _ in range(rounds)
+    )
     return CallCost(round(host_us, _COST_DIGITS), round(device_us, _COST_DIGITS))

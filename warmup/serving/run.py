@@ -201,13 +201,11 @@ class _AppendedEvents(io.RawIOBase):
 
 
 def _report(exit_code: int, events: _AppendedEvents) -> RunReport:
-
-    def is_cut() -> bool:
-        return not FORWARDED.isdisjoint(signal.sigpending())
-
     ledger, arrived = Ledger(), ""
     try:
-        ledger.read(io.BufferedReader(events), is_cut)
+        # A signal that is forwarded ends the reading.
+        read = io.BufferedReader(events)
+        ledger.read(read, is_cut=lambda: not FORWARDED.isdisjoint(signal.sigpending()))
         counts = report_of(ledger)
     except Exception as error:  # noqa: BLE001  the exit code is worth more than the counts
         return RunReport(exit_code, report_of(Ledger()), first_line(error))
