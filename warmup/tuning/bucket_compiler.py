@@ -213,8 +213,11 @@ class BucketCompiler:
         served = self._tune_all(calls, name)
         if len(self.progress.tuned) == before:  # that run was served from rows
             return served
-        lacking = {*served.missing} - self.tuner.rows.not_tuned.keys()
-        if self.unshown is None or len(calls) > 1 or lacking:
+        if (
+            self.unshown is None
+            or len(calls) > 1
+            or {*served.missing} - self.tuner.rows.not_tuned.keys()
+        ):
             return self._compile(calls, name, OnMiss.STRICT)
         self.unshown.add(name)
         return served
