@@ -214,15 +214,13 @@ def test_a_packed_start_shows_that_no_row_is_missing(monkeypatch: pytest.MonkeyP
     compiler = SimpleNamespace(
         state=SimpleNamespace(restore=lambda: None, changed_plain=list),
         model=SimpleNamespace(module=None),
-        given_up={"given up"},
         unshown={"seqlen=64"},
     )
     inputs = SimpleNamespace(args=(), kwargs={})
-    work = _ModelWork(
-        *(cast(Any, None), cast(Any, SimpleNamespace(options=BuildOptions()))),
-        *(cast(Any, SimpleNamespace(compiler=compiler, inputs=lambda _: inputs)), buckets),
-        cast(Any, None),
-    )
+    tuner = SimpleNamespace(rows=SimpleNamespace(not_tuned={"given up": "no candidate"}))
+    context = SimpleNamespace(options=BuildOptions(), tuner=tuner)
+    session = SimpleNamespace(compiler=compiler, inputs=lambda _: inputs)
+    work = _ModelWork(cast(Any, context), cast(Any, session), buckets, cast(Any, None))
     for asks, is_shown in ((["given up"], True), (["given up", "mm m=64"], False)):
         monkeypatch.setattr(
             "warmup.inductor.adapter.compile_model",

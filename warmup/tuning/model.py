@@ -169,7 +169,7 @@ class ModelSource:
         session = Session(compiler=compiler, specs=specs, dtype=cast, all_layers=options.all_layers)
         if len(buckets) > 1:
             observer.said(describe_count(buckets))
-        return _ModelWork(self, context, session, buckets, budget)
+        return _ModelWork(context, session, buckets, budget)
 
     def _build_spread(self, request: BuildRequest, observer: Observer) -> BuildReport:
         from warmup.tuning.problems import ProblemsSource, as_problems
@@ -237,7 +237,6 @@ def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Re
 class _ModelWork:
     """The buckets of a model on one device."""
 
-    source: ModelSource
     context: BuildContext
     session: Session
     buckets: Sequence[Bucket]
