@@ -22,6 +22,7 @@ _CLOSED_GFX: Final = re.compile(r"gfx([1-8]|10)[0-9a-f]{2}")
 
 
 def slug_of(name: str) -> str:
+    """Return *name* as a part of a file name: lower case, with dashes."""
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-.")
 
 

@@ -379,6 +379,7 @@ def accepts_example(
 
 
 def floating_dtype(module: nn.Module) -> torch.dtype | None:
+    """Return the dtype of the first floating-point parameter of *module*; None without one."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
 
 
