@@ -480,8 +480,6 @@ def spell_plan(report: BuildReport) -> Iterator[str]:
     known += f" or in earlier tables ({len(report.taken)})" if report.taken else ""
     yield f"{report.path}: {counted(len(plan.missing), 'problem')} to tune, {known}"
     yield from _sources(report)
-    if not plan.missing:
-        yield "nothing to tune"
     yield f"dry run: nothing was measured or written; it took {report.seconds:.1f} s"
 
 
