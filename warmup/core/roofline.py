@@ -91,13 +91,7 @@ class PeaksJson(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     @classmethod
     def of(cls, peaks: Peaks) -> PeaksJson:
-        return cls(
-            clock_mhz=peaks.clock_mhz,
-            clocks=dict(peaks.clocks),
-            gbps=float(peaks.gbps),
-            measured=peaks.measured,
-            tflops={name: float(rate) for name, rate in peaks.tflops.items()},
-        )
+        return msgspec.convert(asdict(peaks), cls)
 
 
 # Dtype names: short ones (``bf16``) in keys, options and inputs, torch's (``bfloat16``) in

@@ -177,8 +177,7 @@ class SearchCounts:
 
 def search_to_json(counts: SearchCounts) -> dict[str, Any]:
     """Return *counts* as JSON values; those by source and by resource are objects."""
-    named = {"added": dict(counts.added), "pruned": dict(counts.pruned)}
-    return {**asdict(counts), **named}
+    return {**asdict(counts), "added": dict(counts.added), "pruned": dict(counts.pruned)}
 
 
 def _sum(

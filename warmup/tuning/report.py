@@ -467,10 +467,7 @@ class BuildReport(ProblemResults):
 
     @property
     def uncovered(self) -> Mapping[str, int]:
-        counts: Counter[str] = Counter()
-        for result in self.buckets:
-            counts.update(result.uncovered)
-        return dict(counts)
+        return dict(sum((Counter(each.uncovered) for each in self.buckets), Counter[str]()))
 
 
 def name_of(bucket: Bucket, *, weights_padded: bool = False) -> str:
