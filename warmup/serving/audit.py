@@ -21,14 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from warmup.core.errors import MissReason, SettingsError, TableError, TableFormatError, advice
-from warmup.core.events import (
-    COUNTERS,
-    EVENT_SCHEMA,
-    LOG_MARKER,
-    NO_TABLE,
-    EventName,
-    selections,
-)
+from warmup.core.events import COUNTERS, EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.core.text import counted, printable, problem_in, remedy_for, shown

@@ -17,15 +17,7 @@ from torch import nn
 
 from warmup.core.device import CallCost
 from warmup.core.errors import BuildError, MissError, MissReason, WarmupError, warmup_error_in
-from warmup.core.events import (
-    NONE_UNCOMPILED,
-    Emitter,
-    Event,
-    EventName,
-    Tally,
-    Uncompiled,
-    logger,
-)
+from warmup.core.events import NONE_UNCOMPILED, Emitter, Event, EventName, Tally, Uncompiled, logger
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Effort, Flag, Row, Winner
 from warmup.core.text import first_line
