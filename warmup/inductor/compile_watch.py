@@ -257,9 +257,11 @@ def is_compiling_elsewhere() -> bool:
 
 
 try:
-    from triton.runtime.autotuner import Autotuner
+    from triton.runtime import autotuner
 except ImportError:  # only Linux has Triton
-    Autotuner = None
+    Autotuner: Any = None
+else:
+    Autotuner = autotuner.Autotuner
 
 _USERS_OWN: Final = "triton.autotune"
 # (end of the file name, part of the function name, site). The first rule that matches any frame:
@@ -392,7 +394,7 @@ def _site(frame: FrameType | None) -> str:
     while frame is not None:
         file, function = frame.f_code.co_filename.replace("\\", "/"), frame.f_code.co_name
         stack.append((file, function))
-        if function == "bench" and _is_of_user(frame.f_locals.get("self")):
+        if function == "benchmark_all_configs" and _is_of_user(frame.f_locals.get("self")):
             return _USERS_OWN
         is_selector = file.endswith("_inductor/select_algorithm.py")
         if is_selector and function in _SELECTION_FRAMES:

@@ -150,6 +150,7 @@ torch._inductor.runtime.benchmarking Benchmarker
 torch._inductor.runtime.cache_dir_utils cache_dir() triton_cache_dir(device)
 torch._inductor.runtime.compile_tasks _reload_python_module(key,path,set_sys_modules)
 torch._inductor.runtime.coordinate_descent_tuner CoordescTuner.autotune(self,func,baseline_config)
+    CoordescTuner.lookup_in_cache(self,config)
 torch._inductor.runtime.hints HeuristicType.USER_AUTOTUNE ReductionHint.OUTER_TINY TRITON_MAX_BLOCK
 torch._inductor.runtime.runtime_utils next_power_of_2 triton_config_to_hashable(cfg)
 torch._inductor.runtime.triton_heuristics CachingAutotuner._precompile_config(self,cfg)

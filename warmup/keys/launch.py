@@ -1,4 +1,4 @@
-"""`LaunchProblem`: a generated Triton kernel without a launch config; row kind ``launch``.
+"""Row kinds ``launch`` and ``autotune``: a generated Triton kernel's config, and a user's kernel's.
 
     launch triton_poi_fused_mul_silu x=8388608 args=*bf16,*bf16,i32 source=3f2a9c0d41b7e865
 
@@ -6,6 +6,13 @@ The name is inductor's without its number. Sizes are inductor's size hints, whic
 powers of two. ``args`` is the kernel's signature, and ``source`` a hash of its code without its
 name. A key has nothing that does not change which config is fastest: no cache folder, process,
 device ordinal, or option that inductor writes beside the kernel.
+
+    autotune scale n=4096 args=*bf16,*bf16 configs=0b7d41e8653f2a9c source=3f2a9c0d41b7e865
+
+A kernel under ``@triton.autotune`` chooses among its own ``configs``, of which a key has a hash.
+Outside of a graph a key has what Triton chooses by: the values of the ``key`` arguments and all
+dtypes. In a graph, where inductor chooses at the first call, it has that call's integers,
+constants, dtypes and shapes.
 """
 
 from __future__ import annotations
@@ -19,7 +26,7 @@ from typing import Final
 
 from warmup.core.phases import BuildStage
 from warmup.core.roofline import PASSES, Work, item_bytes
-from warmup.core.rows import Family
+from warmup.core.rows import Family, Winner
 from warmup.keys.kind import Kind, Problem
 
 
@@ -57,6 +64,21 @@ LAUNCH: Final = Kind(
     is_named=True,
     is_fixed_by_row=True,
 )
+AUTOTUNE: Final = Kind(
+    name="autotune",
+    pattern=re.compile(
+        r"autotune [A-Za-z_][A-Za-z0-9_]*(?: [A-Za-z_][A-Za-z0-9_]*=[A-Za-z0-9_.+-]+)*"
+        r" args=[A-Za-z0-9_*,\[\]]+ configs=[0-9a-f]{16} source=[0-9a-f]{16}"
+    ),
+    words=("kind", "kernel"),
+    fixed=2,
+    families=frozenset({Family.LAUNCH}),
+    hooks="warmup.inductor.launch.user_kernels:UserConfigs",
+    sites=frozenset({"triton.autotune"}),
+    hidden=frozenset({"args", "configs", "source"}),
+    summary="configs of @triton.autotune kernels",
+    library_default="the first config of their list",
+)
 _KERNEL_NUMBER = re.compile(r"_[0-9]+$")
 _DEF = re.compile(r"^def [^(]+\(")
 _MAX_NAME: Final = 200
@@ -93,12 +115,39 @@ class LaunchProblem(Problem):
         cls, name: str, sizes: Mapping[str, int] | None, args: Iterable[str], code: str
     ) -> LaunchProblem:
         """Return the problem of the kernel *name*; *code* is its source from ``def`` on."""
-        nameless = _DEF.sub("(", code.strip(), count=1)
-        digest = hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]
-        return cls(unnumbered(name), tuple((sizes or {}).items()), tuple(args), digest)
+        return cls(unnumbered(name), tuple((sizes or {}).items()), tuple(args), _hash_of(code))
 
     def _spell(self) -> str:
         words = ["launch", self.kernel]
         words += [f"{name}={size}" for name, size in self.sizes]
         words += [f"args={','.join(self.args) or 'none'}", f"source={self.source}"]
         return " ".join(words)
+
+
+@dataclass(frozen=True)
+class AutotuneProblem(Problem):
+    """A ``@triton.autotune`` kernel that is about to choose among its own configs.
+
+    ``values`` are arguments that decide, as text; ``configs`` are hashed in the user's order.
+    """
+
+    kind = AUTOTUNE
+
+    kernel: str
+    values: tuple[tuple[str, str], ...]
+    args: tuple[str, ...]
+    configs: tuple[Winner, ...]
+    code: str
+
+    def _spell(self) -> str:
+        words = ["autotune", unnumbered(self.kernel)]
+        words += [f"{name}={value}" for name, value in self.values]
+        words += [f"args={','.join(self.args) or 'none'}"]
+        words += [f"configs={_hash_of(' '.join(map(str, self.configs)))}"]
+        return " ".join((*words, f"source={_hash_of(self.code)}"))
+
+
+def _hash_of(code: str) -> str:
+    """Return a hash of *code*, from ``def`` on, without the name of its function."""
+    nameless = _DEF.sub("(", code.strip(), count=1)
+    return hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]

@@ -85,6 +85,26 @@ class CallsQuestion:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedQuestion:
+    """Candidates that the kernel's own tuner has timed, in microseconds; the fastest wins.
+
+    The median of each comes first, then other times if there are any; infinite where it failed.
+    """
+
+    problem: Problem
+    library: Winner
+    times_us: Mapping[Winner, tuple[float, ...]]
+    makes_row: ClassVar[bool] = True
+
+    def offers(self, winner: Winner) -> bool:
+        return winner in self.times_us
+
+    def without(self, banned: Winner) -> TimedQuestion:
+        times_us = {winner: times for winner, times in self.times_us.items() if winner != banned}
+        return replace(self, times_us=times_us)
+
+
+@dataclass(frozen=True, slots=True)
 class SearchQuestion:
     """A search, whose candidates are timed in this process while further ones are made.
 
@@ -150,7 +170,7 @@ class RegionQuestion:
         return replace(self, variants=variants, calls=calls, least={})
 
 
-Question = GemmQuestion | CallsQuestion | SearchQuestion | RegionQuestion
+Question = GemmQuestion | CallsQuestion | TimedQuestion | SearchQuestion | RegionQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,14 @@ from warmup.keys.convolution import CONVOLUTION
 from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
 from warmup.keys.kind import Kind, Linear
-from warmup.keys.launch import LAUNCH
+from warmup.keys.launch import AUTOTUNE, LAUNCH
 from warmup.keys.pad import PAD
 from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.weight import WEIGHT
 
 KINDS: Final = {
-    kind.name: kind for kind in (GEMM, CONVOLUTION, GROUPED, LAUNCH, PAD, REDUCTION, SPLIT, WEIGHT)
+    kind.name: kind
+    for kind in (GEMM, CONVOLUTION, GROUPED, LAUNCH, AUTOTUNE, PAD, REDUCTION, SPLIT, WEIGHT)
 }
 
 

@@ -23,7 +23,7 @@ from warmup.core.device import CallCost
 from warmup.core.events import logger
 from warmup.core.phases import BuildClock, BuildStage
 from warmup.core.rows import Method, OptionValue, Rejection, Search, SearchCounts, Winner
-from warmup.core.trial import LiveSearch, Outcome, TimedCall, Trial, Tuned
+from warmup.core.trial import LiveSearch, Outcome, Samples, TimedCall, Trial, Tuned
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import (
     CallsQuestion,
@@ -32,6 +32,7 @@ from warmup.keys.question import (
     RegionQuestion,
     SearchQuestion,
     SmallerSize,
+    TimedQuestion,
 )
 from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
@@ -338,6 +339,8 @@ class Tuner:
                 return self._measure_gemm(question)
             case CallsQuestion():
                 return self._measure_calls(question)
+            case TimedQuestion():
+                return self._take_times(question)
             case SearchQuestion():
                 return self._measure_search(question)
             case RegionQuestion():
@@ -524,6 +527,19 @@ class Tuner:
         with self.clock.phase(BuildStage.BARE_TRIALS), self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self.rows.row_for(key, outcomes, library, is_disturbed=is_disturbed())
+
+    def _take_times(self, question: TimedQuestion) -> Tuned | None:
+        key, library, times_us = question.problem.key, question.library, question.times_us
+        if not times_us or not self.rows.is_wanted(key, library):
+            return None
+        outcomes = [
+            Outcome(winner=winner, samples=Samples(times))
+            if math.isfinite(times[0])
+            else Outcome(winner=winner, rejection=Rejection.LAUNCH, said="its tuner rejected it")
+            for winner, times in times_us.items()
+        ]
+        fastest = min(times_us, key=times_us.__getitem__)
+        return self.rows.row_for(key, outcomes, library, winner=fastest)
 
     def _measure_search(self, question: SearchQuestion) -> Tuned | None:
         key, search, method = question.problem.key, question.search, with_narrow_band(self.method)

@@ -311,8 +311,7 @@ class LaunchConfigs(KindHooks):
             PyCodeCache.modules_no_attr.pop(file, None)
 
     def _handles(self, kernel: Any) -> bool:
-        # A user's kernel may need another config for each size, and its key has no sizes.
-        is_users = kernel.heuristic_type is HeuristicType.USER_AUTOTUNE
+        is_users = kernel.heuristic_type is HeuristicType.USER_AUTOTUNE  # of another row kind
         if not self._active or is_users or is_left_to_inductor(kernel):
             return False
         if kernel.filename is not None:
