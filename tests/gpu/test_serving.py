@@ -161,6 +161,13 @@ def test_other_products_and_a_convolution_are_not_measured(
     assert found["unused"] == []
 
 
+def test_kernels_of_the_user_are_measured_in_a_build_alone(run: Run, tmp_path: Path) -> None:
+    """One in the graph and one outside: hits, the rows' configs, one launch a call."""
+    printed = run(tmp_path, "tests/programs/serve_user_kernels.py", tmp_path / "steps")
+    claims = json.loads(printed.splitlines()[-1])
+    assert claims["holds"], claims
+
+
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_two_ranks_on_two_gpus_make_the_same_choices(
     start: Start, block: tuple[Path, list[Any]], tmp_path: Path

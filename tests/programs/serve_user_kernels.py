@@ -1,238 +1,218 @@
-"""Build and serve a model with two ``@triton.autotune`` kernels on a GPU; print what came.
+"""Build and serve a model with two ``@triton.autotune`` kernels on a GPU; a line for a step.
 
     python serve_user_kernels.py FOLDER
 
-Each step is a process with caches of its own in FOLDER. A line has what was measured (calls of the
-benchmarks of inductor and of Triton, counted below warmup's hooks), how often the kernels ran in
-all calls by the profiler, the config of each kernel as inductor and Triton hold it, and what
-warmup's report says. The last line has the claims, and whether each holds.
+Each step is a process with empty caches. A line has the calls of the tuners' benchmarks, counted
+below warmup's hooks, how often each kernel ran in all calls by the profiler, and the config that
+inductor or Triton holds. The last line has the claims that follow, and whether they hold.
 """
+# ruff: noqa: ANN001, ANN201, N803
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+import triton
+import triton.language as tl
+from torch import nn
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from torch.autograd import DeviceType
-from torch.profiler import ProfilerActivity, profile
 from triton.runtime.autotuner import Autotuner
 
 import warmup
 from warmup.core.errors import warmup_error_in
 from warmup.core.rows import Row
-from warmup.table.schema import Table
 from warmup.table.store import read
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = "tests/programs/models/user_kernels.py"
-BUILT, OTHER, CALLS = 512, 384, 3
+# The first is never the fastest: a program of a single warp for 16 elements.
+SHAPES = ((16, 1), (256, 2), (1024, 4), (2048, 8))
+CONFIGS = [triton.Config({"BLOCK": block}, num_warps=warps) for block, warps in SHAPES]
 FIRST = {"BLOCK": 16, "num_warps": 1}
-KERNELS = {"scale_in_graph": "graph", "add_outside": "outside"}
-sys.path.insert(0, str(ROOT / MODEL.rpartition("/")[0]))
-import user_kernels  # noqa: E402  a model, not a package
-
-Line = dict[str, Any]
 
 
-def count(owner: Any, name: str, counts: Counter[str]) -> None:
-    """Count calls of a method, below whatever warmup wraps around it."""
-    original: Callable[..., Any] = getattr(owner, name)
-
-    @functools.wraps(original)
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        counts[f"{owner.__name__}.{name}"] += 1
-        return original(*args, **kwargs)
-
-    setattr(owner, name, counted)
+@triton.autotune(configs=CONFIGS, key=["n"])
+@triton.jit
+def scale_in_graph(x_ptr, y_ptr, n, factor, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + at, tl.load(x_ptr + at, mask=at < n) * factor, mask=at < n)
 
 
-def user_rows(table: Table) -> dict[str, Row]:
-    return {key: row for key, row in table.rows.items() if key.startswith("autotune ")}
+@triton.autotune(configs=CONFIGS, key=["n"], restore_value=["x_ptr"])
+@triton.jit
+def add_outside(x_ptr, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(x_ptr + at, tl.load(x_ptr + at, mask=at < n) + 1, mask=at < n)
 
 
-def config_of(config: Any) -> Line:
-    return {**config.kwargs, "num_warps": config.num_warps}
+def grid(n: int) -> Any:
+    return lambda meta: (triton.cdiv(n, meta["BLOCK"]),)
 
 
-def planted(table: Table) -> Table:
-    """Return *table* with the slowest config of the list, the first, in the rows of the kernels."""
-    first = FIRST
-    rows = dict(table.rows)
-    for key, row in user_rows(table).items():
-        kwargs = tuple((name, first.get(name, value)) for name, value in row.winner.kwargs)
-        rows[key] = replace(row, winner=replace(row.winner, kwargs=kwargs))
-    return replace(table, rows=rows)
+@torch.compiler.disable
+def add_one_in_place(x: torch.Tensor) -> torch.Tensor:
+    """Add 1 to *x*: more, if a tuner did not restore it."""
+    add_outside[grid(x.numel())](x, x.numel())
+    return x
 
 
-def serve(table: Path | None, rows: int, **words: Any) -> Line:
-    """Compile and call the model for *rows* rows in this process."""
-    counts: Counter[str] = Counter()
-    count(Autotuner, "_bench", counts)
-    count(CachingAutotuner, "bench", counts)
-    held: dict[str, Line] = {}
-    run = CachingAutotuner.run
+class UserKernels(nn.Module):
+    """``2 * relu(linear(x)) + 1``."""
 
-    def noting(kernel: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(kernel, *args, **kwargs)
-        if kernel.fn.__name__ in KERNELS:
-            held["graph"] = config_of(kernel.launchers[0].config)
-        return result
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(256, 1024)
 
-    CachingAutotuner.run = noting  # type: ignore[method-assign]
-    torch.manual_seed(0)
-    model = user_kernels.UserKernels().eval().cuda().bfloat16()
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(self.linear(x))
+        scaled, n = torch.empty_like(hidden), hidden.numel()
+        scale_in_graph[grid(n)](hidden, scaled, n, 2.0)
+        return add_one_in_place(scaled)
+
+
+BUILT, OTHER, CALLS = 512, 384, 3
+KERNELS = ("scale_in_graph", "add_outside")
+STRICT = {"on_miss": "strict", "uncovered": "forbid"}
+STEPS: dict[str, Any] = {
+    "no table": (BUILT, None),
+    "strict": (BUILT, STRICT),
+    "planted": (BUILT, STRICT),
+    "other size": (OTHER, {"on_miss": "fallback"}),
+    "other size, strict": (OTHER, {"on_miss": "strict"}),
+    "other size, forbidden": (OTHER, {"uncovered": "forbid"}),
+}
+
+
+def planted(rows: Mapping[str, Row]) -> dict[str, Row]:
+    """Return the rows of the kernels with the first config of their list."""
+    own = {key: row for key, row in rows.items() if key.startswith("autotune ")}
+    kwargs = {
+        key: tuple((name, FIRST.get(name, value)) for name, value in row.winner.kwargs)
+        for key, row in own.items()
+    }
+    return {
+        key: replace(row, winner=replace(row.winner, kwargs=kwargs[key]))
+        for key, row in own.items()
+    }
+
+
+def serve(path: Path, step: str) -> dict[str, Any]:
+    """Compile and call the model as *step* says; return what was measured, run and reported."""
+    measured, held = Counter[str](), dict[str, Any]()
+
+    def note(owner: Any, name: str, noting: Any) -> None:
+        original = getattr(owner, name)
+
+        def noted(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(self, *args, **kwargs)
+            noting(self)
+            return result
+
+        setattr(owner, name, noted)
+
+    def hold(name: str, config: Any) -> None:
+        if name in KERNELS:
+            held[name] = {**config.kwargs, "num_warps": config.num_warps}
+
+    note(Autotuner, "_bench", lambda tuner: measured.update([tuner.base_fn.__name__]))
+    note(CachingAutotuner, "bench", lambda kernel: measured.update([kernel.fn.__name__]))
+    note(Autotuner, "run", lambda tuner: hold(tuner.base_fn.__name__, tuner.best_config))
+    note(CachingAutotuner, "run", lambda one: hold(one.fn.__name__, one.launchers[0].config))
+    (rows, words), table, error, wrong = STEPS[step], read(path), None, 0.0
+    if step == "planted":
+        table = replace(table, rows={**table.rows, **planted(table.rows)})
+    model = UserKernels().eval().cuda().bfloat16()
     x = torch.randn(rows, 256, device="cuda", dtype=torch.bfloat16)
-    handle, error, difference = None, None, None
-    if table is not None:
-        known = read(table)
-        is_planted = words.pop("planted", False)
-        handle = warmup.install(planted(known) if is_planted else known, **words)
-    activities = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-    with torch.no_grad(), profile(activities=activities) as seen:
+    handle = None if words is None else warmup.install(table, **words)
+    with torch.no_grad(), torch.profiler.profile() as profiled:
         expected = 2 * torch.relu(model.linear(x)) + 1
         served = torch.compile(model, dynamic=False)
         try:
             for _ in range(CALLS):
-                found = served(x)
-            difference = ((found - expected).norm() / expected.norm()).item()
+                wrong = max(wrong, ((served(x) - expected).norm() / expected.norm()).item())
         except Exception as raised:
-            own = warmup_error_in(raised)
-            if own is None:
+            error = warmup_error_in(raised)
+            if error is None:
                 raise
-            error = f"{type(own).__name__}: {own}"
         torch.cuda.synchronize()
-    if best := getattr(user_kernels.add_outside, "best_config", None):
-        held["outside"] = config_of(best)
-    launched = Counter(
-        KERNELS[event.name]
-        for event in seen.events() or ()
-        if event.name in KERNELS and event.device_type is DeviceType.CUDA
-    )
-    line = {"measured": dict(counts), "launched": launched, "configs": held}
-    line |= {"difference": difference, "error": error}
+    events = [each for each in profiled.events() or () if each.device_type is DeviceType.CUDA]
+    ran = Counter(each.name for each in events if each.name in KERNELS)
+    line = {"step": step, "measured": measured, "ran": ran, "configs": held, "wrong": wrong}
+    line["error"] = error and f"{type(error).__name__}: {error}"[:200]
     if handle is not None:
         report = handle.report()
-        handle.close()
-        for name in ("hits", "misses", "uncovered"):
-            line[name] = dict(getattr(report, name))
-        line["unused"] = list(report.unused)
+        line |= {name: dict(getattr(report, name)) for name in ("hits", "misses", "uncovered")}
     return line
 
 
-def start(folder: Path, step: str, *words: str) -> subprocess.CompletedProcess[str]:
-    caches = {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / step / "inductor"),
-        "TRITON_CACHE_DIR": str(folder / step / "triton"),
-    }
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    return subprocess.run(
-        [sys.executable, *words],
+def run(folder: Path, step: str, *command: object) -> str:
+    """Return what Python printed, with empty caches for *step* in *folder*."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    variables = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    caches = {name: str(folder / step / name) for name in variables}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
         env={**os.environ, **caches, "PYTHONPATH": path, "WARMUP_BUNDLE": "0"},
-        cwd=ROOT,
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def say(**line: Any) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-
-
-def build(folder: Path, table: Path) -> Line:
-    model = ("--model", f"{MODEL}:UserKernels", "--input", "x=[seqlen,256]:bf16")
-    words = ("-m", "warmup", "build", *model, "--seqlens", str(BUILT), "--out", str(table))
-    done = start(folder, "build", *words, "--json")
     if done.returncode not in {0, 4}:  # 4: a noisy machine
-        sys.exit(
-            f"the build ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-6000:]}"
-        )
-    rows = {
-        key: {"winner": dict(row.winner.kwargs), "ranking": row.evidence.ranking}
-        for key, row in user_rows(read(table)).items()
-    }
-    return {"step": "build", "torch": torch.__version__, "rows": rows, "code": done.returncode}
+        sys.exit(f"{step}: {done.returncode}\n{done.stdout[-3000:]}{done.stderr[-6000:]}")
+    return done.stdout
 
 
-STEPS: dict[str, Line] = {
-    "without a table": {"table": None, "rows": BUILT},
-    "strict": {"rows": BUILT, "on_miss": "strict", "uncovered": "forbid"},
-    "strict again": {"rows": BUILT, "on_miss": "strict", "uncovered": "forbid"},
-    "planted": {"rows": BUILT, "on_miss": "strict", "uncovered": "forbid", "planted": True},
-    "other size": {"rows": OTHER, "on_miss": "fallback"},
-    "other size again": {"rows": OTHER, "on_miss": "fallback"},
-    "other size, strict": {"rows": OTHER, "on_miss": "strict"},
-    "other size, forbidden": {"rows": OTHER, "on_miss": "fallback", "uncovered": "forbid"},
-}
-
-
-def main() -> None:
-    folder = Path(sys.argv[1]).resolve()
-    table = folder / "t.json"
-    if len(sys.argv) > 2:  # a step, in a process of its own
-        words = {"table": table, **STEPS[sys.argv[2]]}
-        say(**serve(words.pop("table"), words.pop("rows"), **words))
-        return
+def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    built = build(folder, table)
-    say(**built)
-    lines: dict[str, Line] = {}
-    for step in STEPS:
-        place = step.removesuffix(" again")  # with the caches of the step before
-        done = start(folder, place, __file__, str(folder), step)
-        if done.returncode:
-            sys.exit(f"{step}: {done.stderr[-6000:]}")
-        lines[step] = json.loads(done.stdout.splitlines()[-1])
-        say(step=step, **lines[step])
-    claims = judge(built["rows"], lines)
-    say(step="claims", claims=claims, all=all(claims.values()))
-
-
-def judge(rows: Line, lines: dict[str, Line]) -> dict[str, bool]:
-    keys = {
-        where: next((key for key in rows if name in key), "") for name, where in KERNELS.items()
-    }
+    table = folder / "t.json"
+    given = ("--model", f"{__file__}:UserKernels", "--input", "x=[seqlen,256]:bf16")
+    words = ("--dtype", "bf16", "--seqlens", BUILT, "--out", table)
+    run(folder, "build", "-m", "warmup", "build", *given, *words)
+    rows = {key: row for key, row in read(table).rows.items() if key.startswith("autotune ")}
+    names = {key: key.split(" ")[1] for key in rows}
     winners = {
-        where: {name: rows[key]["winner"][name] for name in ("BLOCK", "num_warps")}
-        for where, key in keys.items()
-        if key
+        names[key]: {name: dict(row.winner.kwargs)[name] for name in FIRST}
+        for key, row in rows.items()
     }
-    plain = dict.fromkeys(KERNELS.values(), CALLS)
-    strict, again, first = lines["strict"], lines["strict again"], lines["planted"]
-    other, refused = lines["other size"], lines["other size, strict"]
-    own = [key for key in other.get("misses", {}) if key.startswith("autotune ")]
-    return {
-        "two rows": set(winners) == set(KERNELS.values()),
-        "without a table both measure": len(lines["without a table"]["measured"]) == len(plain),
-        "nothing is measured": strict["measured"] == again["measured"] == first["measured"] == {},
-        "each kernel runs once a call": strict["launched"] == first["launched"] == plain,
-        "the rows' configs run": strict["configs"] == again["configs"] == winners,
-        "each row is a hit": {*keys.values()} <= {*strict.get("hits", ())},
-        "a planted config runs": first["configs"] == dict.fromkeys(plain, FIRST),
-        "right results": all(
-            line["difference"] is None or line["difference"] < 0.02 for line in lines.values()
-        ),
-        "another size is two misses": len(own) == len(plain) and other["error"] is None,
-        "and measured as without a table": len(other["measured"]) == len(plain)
-        and set(other["uncovered"]) == {"triton.autotune"},
-        "strict refuses it unmeasured": str(refused["error"]).startswith("MissError")
-        and refused["measured"] == {},
-        "forbid refuses the measurement": str(lines["other size, forbidden"]["error"]).startswith(
-            "UncoveredError"
-        ),
+    said = {key: row.evidence.ranking for key, row in rows.items()}
+    sys.stdout.write(json.dumps({"step": "build", "torch": torch.__version__, "rows": said}) + "\n")
+    lines: dict[str, Any] = {}
+    for step in STEPS:
+        lines[step] = json.loads(run(folder, step, __file__, folder, step).splitlines()[-1])
+        sys.stdout.write(json.dumps(lines[step]) + "\n")
+        sys.stdout.flush()
+    plain, strict, planted, other, *refused = lines.values()
+    all_calls = dict.fromkeys(KERNELS, CALLS)
+    claims = {
+        "a row for each kernel": {*winners} == {*KERNELS},
+        "without a table both are measured": {*KERNELS} <= {*plain["measured"]},
+        "each row is a hit, nothing is measured": {*rows} <= {*strict["hits"]}
+        and strict["measured"] == planted["measured"] == {},
+        "a kernel runs once a call": strict["ran"] == planted["ran"] == all_calls,
+        "the rows' configs run": strict["configs"] == winners,
+        "a planted config runs": planted["configs"] == dict.fromkeys(KERNELS, FIRST),
+        "results are right": max(line["wrong"] for line in lines.values()) < 0.02,
+        "another size is missed, and measured": {*KERNELS} <= {*other["measured"]}
+        and sum(key.startswith("autotune ") for key in other["misses"]) == len(KERNELS)
+        and {*other["uncovered"]} == {"triton.autotune"},
+        "or refused": [each["error"].split(":")[0] for each in refused]
+        == ["MissError", "UncoveredError"]
+        and all(each["measured"] == {} for each in refused),
     }
+    sys.stdout.write(json.dumps({"step": "claims", "holds": all(claims.values())} | claims) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 2:
+        sys.stdout.write(json.dumps(serve(Path(sys.argv[1]) / "t.json", sys.argv[2])) + "\n")
+    else:
+        main(Path(sys.argv[1]).resolve())

@@ -82,9 +82,9 @@ def install(
     ``fallback`` (use the library kernel and count the miss) or ``strict`` (raise a `MissError`,
     which torch wraps in its own error). *uncovered* decides about a decision of no row kind, which
     is counted: take the ``library`` kernel of default mode, or ``measure``, or ``forbid`` it with
-    an `UncoveredError`. Kernels of the user's own ``@triton.autotune`` are measured unless
-    forbidden. Every event is appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON line, and
-    with ``WARMUP_LOG_EVENTS=1`` logged too.
+    an `UncoveredError`. Kernels of the user's own ``@triton.autotune`` without a row are measured
+    unless forbidden. Every event is appended to *audit_log*, or ``WARMUP_AUDIT_LOG``, as a JSON
+    line, and with ``WARMUP_LOG_EVENTS=1`` logged too.
 
     Of a table for another device or runtime, or under a torch that is not supported, nothing is
     applied: the process goes on as without a table, and `Handle.refused`, a notice, an event and a

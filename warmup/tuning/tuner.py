@@ -530,15 +530,16 @@ class Tuner:
 
     def _take_times(self, question: TimedQuestion) -> Tuned | None:
         key, library, times_us = question.problem.key, question.library, question.times_us
-        if not times_us or not self.rows.is_wanted(key, library):
+        if not self.rows.is_wanted(key, library):
             return None
+        timed = {winner: times for winner, times in times_us.items() if 0 < times[0] < math.inf}
         outcomes = [
-            Outcome(winner=winner, samples=Samples(times))
-            if math.isfinite(times[0])
+            Outcome(winner=winner, samples=Samples(timed[winner]))
+            if winner in timed
             else Outcome(winner=winner, rejection=Rejection.LAUNCH, said="its tuner rejected it")
-            for winner, times in times_us.items()
+            for winner in times_us
         ]
-        fastest = min(times_us, key=times_us.__getitem__)
+        fastest = min(timed, key=timed.__getitem__, default=None)
         return self.rows.row_for(key, outcomes, library, winner=fastest)
 
     def _measure_search(self, question: SearchQuestion) -> Tuned | None:

@@ -9,6 +9,7 @@ which `warmup.inductor.compile_watch` reports.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
@@ -28,6 +29,7 @@ from warmup.inductor.versions import Version
 from warmup.keys.launch import AUTOTUNE, AutotuneProblem
 from warmup.keys.question import Answers, TimedQuestion
 
+_WORD: Final = re.compile(r"[A-Za-z0-9_]{0,32}")  # as tables have it: no file, as an ir_override
 _UID: Final = HeuristicType.USER_AUTOTUNE.name.lower()
 
 
@@ -154,7 +156,8 @@ def _named(configs: Iterable[Any]) -> dict[Any, Any]:
     named: dict[Any, Any] = {}
     for config in configs:
         kwargs = portable_kwargs(config.all_kwargs())
-        if kwargs is None or "ir_override" in dict(kwargs):
+        texts = [value for _, value in kwargs or () if isinstance(value, str)]
+        if kwargs is None or not all(map(_WORD.fullmatch, texts)):
             return {}
         if named.setdefault(Winner(Family.LAUNCH, _UID, kwargs), config) != config:
             return {}  # they differ in their hooks
