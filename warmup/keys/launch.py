@@ -9,10 +9,9 @@ device ordinal, or option that inductor writes beside the kernel.
 
     autotune scale n=4096 args=*bf16,*bf16 configs=0b7d41e8653f2a9c source=3f2a9c0d41b7e865
 
-A kernel under ``@triton.autotune`` chooses among its own ``configs``, of which a key has a hash.
-Outside of a graph a key has what Triton chooses by: the values of the ``key`` arguments and all
-dtypes. In a graph, where inductor chooses at the first call, it has that call's integers,
-constants, dtypes and shapes.
+A ``@triton.autotune`` kernel chooses among its own configs. Outside of a graph a key has what
+Triton chooses by: values of the ``key`` arguments and all dtypes. In a graph, where inductor
+chooses at the first call, it has that call's integers, constants, dtypes and shapes.
 """
 
 from __future__ import annotations
@@ -75,6 +74,7 @@ AUTOTUNE: Final = Kind(
     families=frozenset({Family.LAUNCH}),
     hooks="warmup.inductor.launch.user_kernels:UserConfigs",
     sites=frozenset({"triton.autotune"}),
+    work=lambda _ingredients: None,  # what a user's kernel does with its arguments is not known
     hidden=frozenset({"args", "configs", "source"}),
     summary="configs of @triton.autotune kernels",
     library_default="the first config of their list",
@@ -126,15 +126,15 @@ class LaunchProblem(Problem):
 
 @dataclass(frozen=True)
 class AutotuneProblem(Problem):
-    """A ``@triton.autotune`` kernel that is about to choose among its own configs.
+    """A ``@triton.autotune`` kernel that is about to choose among its own ``configs``.
 
-    ``values`` are arguments that decide, as text; ``configs`` are hashed in the user's order.
+    ``values`` are its arguments that decide, by name.
     """
 
     kind = AUTOTUNE
 
     kernel: str
-    values: tuple[tuple[str, str], ...]
+    values: tuple[tuple[str, object], ...]
     args: tuple[str, ...]
     configs: tuple[Winner, ...]
     code: str
@@ -148,6 +148,6 @@ class AutotuneProblem(Problem):
 
 
 def _hash_of(code: str) -> str:
-    """Return a hash of *code*, from ``def`` on, without the name of its function."""
+    """Return a hash of *code*, without the name of its function."""
     nameless = _DEF.sub("(", code.strip(), count=1)
     return hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]

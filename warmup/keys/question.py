@@ -69,39 +69,25 @@ class GemmQuestion:
 
 @dataclass(frozen=True, slots=True)
 class CallsQuestion:
-    """Calls of candidates, to be timed in this process; ``library`` is one of them."""
+    """Calls of candidates, to be timed in this process; ``library`` is one of them.
 
-    problem: Problem
-    library: Winner
-    calls: Mapping[Winner, Callable[[int], object]]
-    makes_row: ClassVar[bool] = True
-
-    def offers(self, winner: Winner) -> bool:
-        return winner in self.calls
-
-    def without(self, banned: Winner) -> CallsQuestion:
-        calls = {winner: call for winner, call in self.calls.items() if winner != banned}
-        return replace(self, calls=calls)
-
-
-@dataclass(frozen=True, slots=True)
-class TimedQuestion:
-    """Candidates that the kernel's own tuner has timed, in microseconds; the fastest wins.
-
-    The median of each comes first, then other times if there are any; infinite where it failed.
+    Without calls ``times_us`` has the times that the kernel's own tuner took, its median first, of
+    which the least wins; infinite where a candidate failed.
     """
 
     problem: Problem
     library: Winner
-    times_us: Mapping[Winner, tuple[float, ...]]
+    calls: Mapping[Winner, Callable[[int], object]]
+    times_us: Mapping[Winner, tuple[float, ...]] = field(default_factory=dict)
     makes_row: ClassVar[bool] = True
 
     def offers(self, winner: Winner) -> bool:
-        return winner in self.times_us
+        return winner in self.calls or winner in self.times_us
 
-    def without(self, banned: Winner) -> TimedQuestion:
+    def without(self, banned: Winner) -> CallsQuestion:
+        calls = {winner: call for winner, call in self.calls.items() if winner != banned}
         times_us = {winner: times for winner, times in self.times_us.items() if winner != banned}
-        return replace(self, times_us=times_us)
+        return replace(self, calls=calls, times_us=times_us)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +156,7 @@ class RegionQuestion:
         return replace(self, variants=variants, calls=calls, least={})
 
 
-Question = GemmQuestion | CallsQuestion | TimedQuestion | SearchQuestion | RegionQuestion
+Question = GemmQuestion | CallsQuestion | SearchQuestion | RegionQuestion
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,6 @@ from warmup.keys.question import (
     RegionQuestion,
     SearchQuestion,
     SmallerSize,
-    TimedQuestion,
 )
 from warmup.keys.registry import kind_of, operations_of
 from warmup.keys.registry import work_of as work_of_key
@@ -339,8 +338,6 @@ class Tuner:
                 return self._measure_gemm(question)
             case CallsQuestion():
                 return self._measure_calls(question)
-            case TimedQuestion():
-                return self._take_times(question)
             case SearchQuestion():
                 return self._measure_search(question)
             case RegionQuestion():
@@ -524,23 +521,19 @@ class Tuner:
         key, library, calls = question.problem.key, question.library, question.calls
         if not self.rows.is_wanted(key, library):
             return None
+        if not calls:
+            timed = {winner: us for winner, us in question.times_us.items() if 0 < us[0] < math.inf}
+            outcomes = [
+                Outcome(winner=winner, samples=Samples(timed[winner]))
+                if winner in timed
+                else Outcome(winner=winner, rejection=Rejection.LAUNCH, said="its tuner failed it")
+                for winner in question.times_us
+            ]
+            fastest = min(timed, key=timed.__getitem__, default=None)
+            return self.rows.row_for(key, outcomes, library, winner=fastest)
         with self.clock.phase(BuildStage.BARE_TRIALS), self.watch.measuring() as is_disturbed:
             outcomes = time_calls(calls, library, self.device, self.method)
         return self.rows.row_for(key, outcomes, library, is_disturbed=is_disturbed())
-
-    def _take_times(self, question: TimedQuestion) -> Tuned | None:
-        key, library, times_us = question.problem.key, question.library, question.times_us
-        if not self.rows.is_wanted(key, library):
-            return None
-        timed = {winner: times for winner, times in times_us.items() if 0 < times[0] < math.inf}
-        outcomes = [
-            Outcome(winner=winner, samples=Samples(timed[winner]))
-            if winner in timed
-            else Outcome(winner=winner, rejection=Rejection.LAUNCH, said="its tuner rejected it")
-            for winner in times_us
-        ]
-        fastest = min(timed, key=timed.__getitem__, default=None)
-        return self.rows.row_for(key, outcomes, library, winner=fastest)
 
     def _measure_search(self, question: SearchQuestion) -> Tuned | None:
         key, search, method = question.problem.key, question.search, with_narrow_band(self.method)

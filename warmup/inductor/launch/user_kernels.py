@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,7 @@ from warmup.inductor.compile_watch import Autotuner
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.launch import AUTOTUNE, AutotuneProblem
-from warmup.keys.question import Answers, TimedQuestion
+from warmup.keys.question import Answers, CallsQuestion
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_]{0,32}")  # as tables have it: no file, as an ir_override
 _UID: Final = HeuristicType.USER_AUTOTUNE.name.lower()
@@ -58,31 +58,26 @@ class UserConfigs(KindHooks):
                     tuner.cache[key] = config
 
     def _choose_in_graph(self, original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
-        is_users = kernel.heuristic_type is HeuristicType.USER_AUTOTUNE
-        if not self._active or not is_users:
+        if not self._active or kernel.heuristic_type is not HeuristicType.USER_AUTOTUNE:
             return original(kernel, *args, **kw)
         # A call passes all arguments but those declared constant, and the grid's sizes after them.
-        declared, names = kernel.fn.constexprs, kernel.fn.arg_names
-        passed = (name for i, name in enumerate(names) if i not in declared)
-        given = {**dict(zip(passed, args, strict=False)), **kw}
-        sizes = {name: value for name, value in given.items() if isinstance(value, int)}
-        tensors = (
-            f"*{dtype_name(value.dtype)}[{','.join(map(str, value.shape))}]"
-            for value in given.values()
-            if isinstance(value, torch.Tensor)
-        )
+        function, values = kernel.fn, dict(kernel.triton_meta["constants"])
+        names = (name for i, name in enumerate(function.arg_names) if i not in function.constexprs)
+        given = zip(names, args, strict=False)
+        values |= {name: value for name, value in given if isinstance(value, int)}
+        tensors = [
+            f"*{dtype_name(each.dtype)}[{','.join(map(str, each.shape))}]"
+            for each in args
+            if isinstance(each, torch.Tensor)
+        ]
         named = _named(each.config for each in kernel.launchers)
-        values = {**kernel.triton_meta["constants"], **sizes}
-        problem = _problem_of(kernel.fn, values.items(), tensors, named)
+        problem = _problem_of(function, values.items(), tensors, named)
         if problem is None:
             return original(kernel, *args, **kw)
-        answer = self._answers.find(problem)
-        if (config := named.get(answer)) is not None:
+        if (config := self._find(problem, named)) is not None:
             kernel.launchers = [each for each in kernel.launchers if each.config is config]
-            self._answers.emit(Hit(problem.key, str(answer)))
             return None
-        if (missed := self._missed(problem, answer)) is not None:
-            self._answers.emit(missed)
+        self._report_miss()
         kernel.save_cache_hook = None  # else the next start takes what is saved, and asks no row
         done = original(kernel, *args, **kw)
         self._take_down(problem, named, kernel.coordesc_tuner.lookup_in_cache)
@@ -100,18 +95,12 @@ class UserConfigs(KindHooks):
         if key in before:
             return original(tuner, *args, **kw)
         chosen, named = tuner.cache.get(key), _named(tuner.configs)
-        problem = _problem_of(tuner.fn, values, (f"*{dtype_name(each)}" for each in dtypes), named)
-        if problem is None:
-            before[key] = chosen
-            return original(tuner, *args, **kw)
-        answer = self._answers.find(problem)
-        if (config := named.get(answer)) is not None:
+        problem = _problem_of(tuner.fn, values, [f"*{dtype_name(each)}" for each in dtypes], named)
+        config = None if problem is None else self._find(problem, named)
+        if config is not None:
             tuner.cache[key] = config
-            self._answers.emit(Hit(problem.key, str(answer)))
         elif self._settings.measures:
             tuner.cache.pop(key, None)
-        else:
-            self._local.missed = self._missed(problem, answer)
         earlier = getattr(tuner, "configs_timings", None)
         try:
             done = original(tuner, *args, **kw)
@@ -119,24 +108,30 @@ class UserConfigs(KindHooks):
             self._local.missed = None
         before[key] = chosen  # not where a miss is refused: the next call is refused too
         timings: Any = getattr(tuner, "configs_timings", None)
-        if timings is not earlier:
+        if problem is not None and timings is not earlier:
             self._take_down(problem, _named(timings), timings.get)
         return done
 
     def _prune(self, original: Function, tuner: Any, *args: Any, **kw: Any) -> Any:
-        """Report the miss of the call under way, now that Triton has several configs to measure."""
         configs = original(tuner, *args, **kw)
-        missed = getattr(self._local, "missed", None)
-        if missed is not None and len(configs) > 1:
-            self._answers.emit(missed)
+        if len(configs) > 1:  # else Triton has nothing to measure
+            self._report_miss()
         return configs
 
-    def _missed(self, problem: AutotuneProblem, answer: Winner | MissReason) -> Missed | None:
-        """Return the miss to report: none in a build, nor under a table of an earlier one."""
-        if self._settings.measures or AUTOTUNE.name not in self._settings.searched:
-            return None
-        reason = MissReason.CHOICE_REJECTED if isinstance(answer, Winner) else answer
-        return Missed(problem.key, reason, "measured by its own tuner")
+    def _find(self, problem: AutotuneProblem, named: Mapping[Any, Any]) -> Any | None:
+        """Return the config that a row names, reported; without it keep the miss for a report."""
+        answer = self._answers.find(problem)
+        if (config := named.get(answer)) is not None:
+            self._answers.emit(Hit(problem.key, str(answer)))
+        elif not self._settings.measures and AUTOTUNE.name in self._settings.searched:
+            reason = MissReason.CHOICE_REJECTED if isinstance(answer, Winner) else answer
+            self._local.missed = Missed(problem.key, reason, "measured by its own tuner")
+        return config
+
+    def _report_miss(self) -> None:
+        missed, self._local.missed = getattr(self._local, "missed", None), None
+        if missed is not None:
+            self._answers.emit(missed)
 
     def _take_down(
         self, problem: AutotuneProblem, named: Mapping[Any, Any], ms_of: Callable[[Any], Any]
@@ -144,11 +139,11 @@ class UserConfigs(KindHooks):
         """Give the row of *problem* what its own tuner measured, if this is a build."""
         if self._settings.measures and named:
             timed = {winner: ms_of(config) for winner, config in named.items()}
-            times_us = {
-                winner: tuple(one * 1000.0 for one in (ms if isinstance(ms, list) else [ms]))
-                for winner, ms in timed.items()  # Triton's are medians with two quantiles
+            times_us = {  # by Triton a median with two more quantiles
+                winner: tuple(1000.0 * one for one in (ms if isinstance(ms, list) else [ms]))
+                for winner, ms in timed.items()
             }
-            self._answers.measure(TimedQuestion(problem, next(iter(times_us)), times_us))
+            self._answers.measure(CallsQuestion(problem, next(iter(named)), {}, times_us))
 
 
 def _named(configs: Iterable[Any]) -> dict[Any, Any]:
@@ -165,18 +160,13 @@ def _named(configs: Iterable[Any]) -> dict[Any, Any]:
 
 
 def _problem_of(
-    function: Any,
-    values: Iterable[tuple[str, Any]],
-    args: Iterable[str],
-    named: Mapping[Winner, Any],
+    function: Any, values: Iterable[tuple[str, Any]], args: Sequence[str], named: Iterable[Winner]
 ) -> AutotuneProblem | None:
     """Return the problem of a kernel; None where a row can name no config, or a key no value."""
     while not hasattr(function, "src"):  # below `triton.heuristics`
         function = function.fn
-    spelled = tuple((name, str(value)) for name, value in values)
-    configs = tuple(named)
+    words, configs, name = tuple(values), tuple(named), function.__name__
     try:
-        problem = AutotuneProblem(function.__name__, spelled, tuple(args), configs, function.src)
+        return AutotuneProblem(name, words, tuple(args), configs, function.src) if configs else None
     except ProblemError:
         return None
-    return problem if configs else None
