@@ -27,6 +27,7 @@ LOWERED: tuple[tuple[str, tuple[dict[str, Any], ...]], ...] = (
     ("cuda_reductions.py", ({**NORM, "on_miss": "fallback"},)),
     ("cuda_padding.py", ({"mode": "tune"}, {"mode": "fallback"})),
     ("cuda_ahead.py", ({"ahead": True},)),
+    ("cuda_user_kernels.py", ({"where": "outside", "on_miss": "fallback"},)),
     ("cuda_kernels.py", ({"scenario": "unanswered"}, {"scenario": "descending"})),
 )
 # Hooks that no compile here reaches; tests/inductor/test_firewall.py calls each hook by itself.

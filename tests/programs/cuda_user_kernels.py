@@ -3,7 +3,7 @@
     echo '{"where": "graph"}' | python cuda_user_kernels.py
 
 ``graph``: inductor's kernel for a graph that has the user's; ``outside``: Triton's own tuner, with
-a user's hooks. Times are stated, launches void.
+a user's hooks. Times are stated, launches void. With ``on_miss`` a single call without any row.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         launched = LOG or [int(one.split(",")[0].split("=")[1]) for one in WORK.launched]
         return {**result, "events": events, "launched": [*launched], "timed": len(WORK.timed)}
 
+    if "on_miss" in case:
+        return watch(None, case["on_miss"], SIZE)
     built = watch(None, "tune", SIZE, on_tuned=tuned.append)
     row = tuned[0].row.winner
     first, strange = (
