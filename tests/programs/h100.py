@@ -285,7 +285,7 @@ def is_library(candidate: Any) -> bool:
 
 def winner_of(candidate: Any) -> Winner:
     """Return what a row names for *candidate*, without generating the code of a template."""
-    is_built = candidate.template.uid.startswith("aten::")
+    is_built = candidate.template.uid.startswith(("aten::", "blas::"))
     winner = identify(
         candidate.choice if is_built else SimpleNamespace(annotations={"ktc": candidate})
     )

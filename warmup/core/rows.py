@@ -105,6 +105,7 @@ class CandidateSource(StrEnum):
 
     TMA = "tma"
     FEW_ROWS = "few_rows"  # templates of warmup's own
+    ALGORITHMS = "algorithms"  # of cuBLASLt
     SPLITS = "splits"
     NEIGHBOURS = "neighbours"
     TILES = "tiles"
@@ -186,11 +187,15 @@ def _sum(
     return tuple((Counter(dict(a)) + Counter(dict(b))).items())
 
 
+CUBLASLT: Final = "CUBLASLT"  # among the backends of a build: winners may be of `Family.BLAS`
+
+
 class Family(StrEnum):
     """Where a winner comes from; only choices of these families can be forced at serving."""
 
     TEMPLATE = "template"
     EXTERN = "extern"
+    BLAS = "blas"  # an algorithm of cuBLASLt
     SUBGRAPH = "subgraph"
     CPP = "cpp"
     LAUNCH = "launch"
@@ -202,7 +207,10 @@ class Family(StrEnum):
 KwargValue = bool | int | str | None
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
-_SHORT_KWARGS: Final = {"num_warps": "w", "num_stages": "s", "k_split": "k", "parts": ""}
+_SHORT_KWARGS: Final = {
+    "num_warps": "w", "num_stages": "s", "k_split": "k", "parts": "", "cublas": "cublas",
+    "algorithm": "",
+}  # fmt: skip
 _FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
 
@@ -249,7 +257,7 @@ class Winner:
 
     @property
     def short(self) -> str:
-        """The uid, blocks, warps, stages, splits or parts, short enough for a printed column."""
+        """The uid and what is tuned, without what follows from that, for a printed column."""
         kwargs = dict(self.kwargs)
         block = "x".join(
             str(kwargs[name])

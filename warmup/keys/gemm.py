@@ -103,7 +103,7 @@ GEMM: Final = Kind(
     ),
     words=("op", "dtype"),
     fixed=1,
-    families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP}),
+    families=frozenset({Family.TEMPLATE, Family.EXTERN, Family.SUBGRAPH, Family.CPP, Family.BLAS}),
     nearest_by=("m",),
     ranges=("m", "n", "k"),
     hooks="warmup.inductor.gemm.hooks:GemmChoices",

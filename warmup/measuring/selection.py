@@ -18,7 +18,15 @@ from warmup.core.rows import Evidence, Family, Flag, Method, Rejection, Row, Sco
 from warmup.core.trial import Outcome, Samples, Tuned, ranking_of
 
 _FAMILIES: Final = (
-    *(Family.EXTERN, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH, Family.REDUCTION),
+    *(
+        Family.EXTERN,
+        Family.BLAS,
+        Family.PAD,
+        Family.WEIGHT,
+        Family.CPP,
+        Family.LAUNCH,
+        Family.REDUCTION,
+    ),
     Family.TEMPLATE,
 )
 

@@ -96,7 +96,10 @@ _Ranking = Annotated[
 _Uid = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:]{1,128}\Z")]
 _KwargName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
 # Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
-_KwargWord = Annotated[str, Meta(pattern=r"\A(?:tl\.[a-z0-9]{1,24}|[A-Za-z0-9_]{0,32})\Z")]
+_ALGORITHM: Final = "[0-9a-f]{1,16}(?:_[0-9a-f]{1,16}){7}"  # of cuBLASLt
+_KwargWord = Annotated[
+    str, Meta(pattern=rf"\A(?:tl\.[a-z0-9]{{1,24}}|[A-Za-z0-9_]{{0,32}}|{_ALGORITHM})\Z")
+]
 _Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8,64}\Z")]
 _OptionName = Annotated[
     str, Meta(max_length=4096, pattern=r"\A[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)?\Z")

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from warmup.core.device import CallCost, Runtime
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import Peaks
-from warmup.core.rows import L2, MAX_TOP_K, SEED, TOP_K, Method, OptionValue, Row
+from warmup.core.rows import CUBLASLT, L2, MAX_TOP_K, SEED, TOP_K, Method, OptionValue, Row
 
 SCHEMA_VERSION: Final = 3
 MAX_TABLE_BYTES: Final = 256 * 1024 * 1024  # a table of 100,000 rows has 100 to 200 MB
@@ -157,6 +157,7 @@ GEMM_BACKENDS: Final[Mapping[str, tuple[str, ...]]] = {
     "cpu": ("ATEN", "CPP"),
     "cuda": ("ATEN", "TRITON"),
 }
+FURTHER_BACKENDS: Final = {"cpu": (), "cuda": (CUBLASLT,)}  # where a build names them
 DEFAULT_MODE: Final = "max-autotune-gemm"
 # Mode of a build -> the options that it switches on beside GEMM selection. Serving sets them too,
 # because they also change the graph (decomposition.py); rows then answer, and nothing is measured.
@@ -214,6 +215,8 @@ def choose_policy(
     if BUILD_MODES[asked.mode]:
         # With these options its split size is measured while compiling, and no row could record it.
         options["triton.mix_order_reduction"] = False
+    if asked.invariant and CUBLASLT in str(options["max_autotune_gemm_backends"]):
+        raise SettingsError(f"--invariant has no backend {CUBLASLT}", "leave out one of the two")
     limit = asked.tolerance
     searches = {"launch"} if asked.invariant else SEARCH_FIELDS.keys()
     return Policy(
@@ -256,6 +259,7 @@ def _backends(text: str | None, device_type: str) -> str:
     known = GEMM_BACKENDS[device_type]
     if text is None:
         return ",".join(known)
+    known += FURTHER_BACKENDS[device_type]
     chosen = [word.strip().upper() for word in text.split(",")]
     unknown = [word for word in chosen if word not in known]
     if unknown or len(set(chosen)) != len(chosen):

@@ -37,6 +37,7 @@ from warmup.core.trial import (
 from warmup.inductor import connect, start_workers
 from warmup.inductor.cached_graphs import VariantGraphs, deferring_kernels
 from warmup.inductor.caches import empty_caches, own_cache_entries
+from warmup.inductor.gemm.blas import refuse_fallbacks
 from warmup.inductor.gemm.hooks import KernelWatch, watching_kernels
 from warmup.inductor.gemm.question import make_call
 from warmup.inductor.gemm.regions import module_of
@@ -428,6 +429,7 @@ def main() -> None:
         assemble_as_workers_do()
         if has_workers := WORKERS in sys.argv:
             start_workers("auto", for_build=True)
+        refuse_fallbacks()
         send({"ready": True})
         TrialServer(send, has_workers=has_workers).serve(sys.stdin.buffer)
 

@@ -27,6 +27,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import MissReason
 from warmup.core.rows import Family, KwargValue, Winner, portable_kwargs
+from warmup.inductor.gemm.blas import BlasChoice
 from warmup.inductor.gemm.key import PostOp
 from warmup.inductor.options import tuning_is_on
 from warmup.inductor.patches import Function
@@ -49,6 +50,8 @@ def identify(choice: Any) -> Winner | None:
     if origin is not None and not isinstance(origin.template, ExternKernelChoice):
         return identify_template(origin)
     if isinstance(choice, ExternKernelCaller):
+        if isinstance(choice.choice, BlasChoice):
+            return Winner(Family.BLAS, choice.choice.uid, portable_kwargs(choice.kwargs) or ())
         return Winner(Family.EXTERN, choice.choice.uid)
     if isinstance(choice, CppTemplateCaller):
         blocking = getattr(choice.template, "register_blocking", None)

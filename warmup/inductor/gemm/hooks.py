@@ -38,7 +38,8 @@ from torch.fx import Node
 
 from warmup.core.errors import MissReason, ProblemError
 from warmup.core.events import Contradicted, Hit, Missed, Scheduled, Selected
-from warmup.core.rows import Search, SearchCounts, Winner
+from warmup.core.rows import Family, Search, SearchCounts, Winner
+from warmup.inductor.gemm.blas import forced
 from warmup.inductor.gemm.choices import (
     DeferredCppChoices,
     choice_of,
@@ -149,10 +150,12 @@ class CandidateLists(KindHooks):
             self.look_up(notes, op_name, nodes, kernel_inputs.output_layout())
         overrides = kwarg_overrides or {}
         selection = Selection(self._version, handler, kernel_inputs, templates, op_name, overrides)
+        algorithms = self._algorithm_of_row(selection)
         if isinstance(notes.answer, MissReason) and self._settings.measures:
             return self._widen(selection, list_all(), notes.problem)
         offered = {**template_choices, **unlisted_candidates(selection)}
         kept = self._keep_winner_and_library(offered, selection, notes.answer)
+        kept += algorithms
         if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
             return kept
         # The caller switched the library off, and a selection without choices is an error:
@@ -164,6 +167,20 @@ class CandidateLists(KindHooks):
             for template in templates
         }
         return list_all()
+
+    def _algorithm_of_row(self, selection: Selection) -> list[Any]:
+        """Return the choice of a winner that is an algorithm; one that is refused is a miss."""
+        notes, answer = self._notes, self._notes.answer
+        if not isinstance(answer, Winner) or answer.family is not Family.BLAS:
+            return []
+        if not selection.lists_library:
+            return []
+        choice = forced(self._version, selection.kernel_inputs, selection.op_name, answer)
+        if not isinstance(choice, MissReason):
+            return [choice]
+        notes.dropped += 1
+        notes.answer = notes.rejected = choice
+        return []
 
     def _widen(
         self, selection: Selection, listed: list[Any], problem: GemmProblem | None

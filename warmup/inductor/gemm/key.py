@@ -366,7 +366,7 @@ def _describe(name: str, inputs: list[Any], layout: Any, post_op: PostOp | None)
         alpha=_scalar(node, "alpha"),
         beta=_scalar(node, "beta"),
         fp32=fp32_precision(first.get_device().type) if dtype is torch.float32 else None,
-        reduction="full" if _reduces_in_full(dtype, first.get_device().type) else None,
+        reduction="full" if reduces_in_full(dtype, first.get_device().type) else None,
         epilogue=_epilogue(name, node, inputs, post_op),
     )
 
@@ -474,7 +474,7 @@ def fp32_precision(device_type: str) -> str:
     return "ieee" if precision == "none" else precision
 
 
-def _reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
+def reduces_in_full(dtype: torch.dtype, device_type: str) -> bool:
     if device_type == "cpu":
         return False
     matmul = torch.backends.cuda.matmul

@@ -29,6 +29,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import InductorChangedError
 from warmup.core.rows import CandidateSource, Resource, Search, SearchCounts, Winner
+from warmup.inductor.gemm import blas
 from warmup.inductor.gemm.choices import TMA_UIDS, identify_template, tma_template
 from warmup.inductor.options import option_value
 from warmup.inductor.versions import Version
@@ -462,6 +463,15 @@ class Selection:
         return self.kernel_inputs.device_type == "cuda" and torch.version.hip is None
 
     @property
+    def lists_library(self) -> bool:
+        """Whether the library's calls are here: torch lists those of an addmm apart (2.13)."""
+        return any(isinstance(template, ExternKernelChoice) for template in self.templates)
+
+    def algorithms(self) -> Iterator[Any]:
+        if self.lists_library:
+            yield from blas.candidates(self.version, self.kernel_inputs, self.op_name)
+
+    @property
     def omitted_templates(self) -> list[Any]:
         """The template that the lowering omits for a very large K, where it offers decompose_k."""
         # From torch 2.15 on EXHAUSTIVE keeps both (torch/_inductor/kernel/mm.py, tuned_mm).
@@ -613,6 +623,7 @@ def _candidates(
     yield from ((CandidateSource.TMA, choice) for choice in tma)
     for uid in FEW_ROWS_UIDS:
         yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows(uid))
+    yield from ((CandidateSource.ALGORITHMS, choice) for choice in selection.algorithms())
     if mode is Search.DEFAULT:
         return
     is_wide = mode is Search.WIDE
