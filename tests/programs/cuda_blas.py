@@ -1,27 +1,32 @@
 """Lower products for the stated H100 beside a cuBLASLt that multiplies on the host.
 
 A case is one of cuda_gemms.py, served with ``words`` in place of kwargs of the winner; ``version``
-is that of cuBLASLt. With ``call`` a product is multiplied on the host by a function that generated
-code calls: ``m``, ``n``, ``k``, ``dtype``, ``bias`` as 1 or 2 dims, ``x`` and ``w`` by ``rows`` or
-``columns``, ``gap`` elements between them, and elements that the weight is ``off``.
+is that of cuBLASLt, ``aot`` lowers for AOTInductor, ``full`` reduces in full precision. With
+``call`` a product is multiplied on the host by a function that generated code calls: ``m``, ``n``,
+``k``, ``dtype``, ``bias`` as 1 or 2 dims, ``x`` and ``w`` by ``rows`` or ``columns``, ``gap``
+elements between them, and elements that the weight is ``off``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import subprocess
 import tempfile
+from contextlib import nullcontext
 from ctypes import CDLL
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import cuda_gemms
 import h100
 import torch
 from h100 import GEMM_OPTIONS, Case
 from torch._dynamo.device_interface import CudaInterface
+from torch._inductor import config
 
 from warmup.core.rows import Winner
 from warmup.inductor.gemm import blas
@@ -40,7 +45,7 @@ def load() -> None:
     interface: Any = CudaInterface
     interface.get_raw_stream = staticmethod(lambda _index: 0)
     cuda: Any = torch.cuda
-    cuda.device = lambda _index: contextlib.nullcontext()
+    cuda.device = lambda _index: nullcontext()
 
 
 def search_or_serve(case: Case) -> dict[str, Any]:
@@ -56,11 +61,24 @@ def search_or_serve(case: Case) -> dict[str, Any]:
             key: replace(one, kwargs=tuple(sorted({**dict(one.kwargs), **kwargs}.items())))
             for key, one in rows.items()
         }
-        return serve(case, rows)
+        calls: list[str] = []
+        lower = cuda_gemms.lower
+
+        def noting(case: Case) -> tuple[str, list[str]]:
+            code, guards = lower(case)
+            calls.extend(re.findall(r"warmup_blas_.*", code))
+            return code, guards
+
+        graph = SimpleNamespace(graph=SimpleNamespace(aot_mode=True, cpp_wrapper=True))
+        ahead = mock.patch.object(blas, "V", graph) if case.get("aot") else nullcontext()
+        with mock.patch.object(cuda_gemms, "lower", noting), ahead:
+            return {**serve(case, rows), "blas": calls}
 
     cuda_gemms.serve = serve_changed
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = not case.get("full")
     try:
-        return cuda_gemms.answer(case)
+        with config.patch(GEMM_OPTIONS):
+            return cuda_gemms.answer(case)
     finally:
         cuda_gemms.serve = serve
         os.environ.pop("STAND_IN_VERSION", None)
@@ -77,7 +95,7 @@ def laid_out(rows: int, columns: int, case: Case, how: str) -> torch.Tensor:
 
 def call(case: Case) -> dict[str, Any]:
     cuda: Any = torch.cuda
-    cuda.current_device = lambda: None  # of tensors on the host
+    cuda.current_device = lambda: -1  # of tensors on the host
     torch.manual_seed(0)
     m, n, k = case["m"], case["n"], case["k"]
     x, w = laid_out(m, k, case, case["x"]), laid_out(k, n, case, case["w"])

@@ -31,7 +31,8 @@ class MissReason(StrEnum):
     TEMPLATE_ABSENT = "template_absent"
     """A row exists, but this torch does not offer its choice here."""
     TEMPLATE_CHANGED = "template_changed"
-    """The template's source or parameters, or the arguments of a launch, are not those of the row.
+    """The template's source or parameters, the arguments of a launch, or cuBLASLt's version are not
+    those of the row.
     """
     CHOICE_REJECTED = "choice_rejected"
     """The row's parameters cannot be used here, or do not compile."""

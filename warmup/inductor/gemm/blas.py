@@ -273,13 +273,14 @@ def multiply(x: Any, w: Any, bias: Any, out: Any, named: tuple[str, int, int]) -
 
     Raises AlgorithmError where that is impossible, before anything is written.
     """
-    index = out.device.index
+    index = out.get_device()
     if torch.cuda.current_device() != index:
         with torch.cuda.device(index):
             return multiply(x, w, bias, out, named)
-    of_bias = None if bias is None else (bias.shape, bias.stride(), bias.dtype)
-    layouts = x.shape, x.stride(), w.shape, w.stride(), out.stride(), x.dtype, w.dtype, out.dtype
-    key = (named, index, of_bias, layouts)
+    # What differs between two calls with a row's kwargs: lowering has checked dtypes and shapes.
+    of_bias = None if bias is None else bias.stride()
+    layouts = x.shape, x.stride(), w.shape, w.stride(), out.stride()
+    key = (named, index, x.dtype, of_bias, layouts)
     plan = _plans.get(key)
     if plan is None:
         plan = _make_plan(x, w, bias, out, Algorithm._make(named))
@@ -297,7 +298,7 @@ def _make_plan(x: Any, w: Any, bias: Any, out: Any, algorithm: Algorithm) -> Pla
         product = Product.of(
             {one.dtype for one in operands}, *((one.shape, one.stride()) for one in operands)
         )
-        library = library_on(out.device.index)
+        library = library_on(out.get_device())
         if library is None:
             return AlgorithmError("cuBLASLt cannot be called")
         return Plan(library, product, algorithm, 0 if bias is None else bias.data_ptr())

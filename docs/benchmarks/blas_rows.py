@@ -1,6 +1,6 @@
 """Build a table with cuBLASLt's algorithms on a GPU, serve it in fresh processes, and check it.
 
-    python tests/programs/gpu_blas.py [--rows 1,16,64,256,4096] [--backends ATEN,CUBLASLT]
+    python docs/benchmarks/blas_rows.py [--rows 1,16,64,256,4096] [--backends ATEN,CUBLASLT]
         [--steps layouts,build,forced,cached,built,older] [--out FILE]
 
 Prints a JSON line for each check, with ``ok`` where it may fail, and last a summary; exit code 1 if

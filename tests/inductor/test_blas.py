@@ -1,0 +1,98 @@
+"""Algorithms of cuBLASLt, without a GPU: a library in its place multiplies in host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+PROGRAM = "cuda_blas.py"
+Ask = Callable[..., dict[str, Any]]
+LINEAR = {"m": 16, "n": 256, "k": 512, "linear": True, "search": "default"}
+SERVED = {**LINEAR, "op": "mm", "serve": "algorithms"}
+CALLED = {"call": 1, "m": 5, "n": 24, "k": 16, "dtype": "bfloat16", "x": "rows", "w": "columns"}
+SECOND = f"42_2_0_4000000000001{'_0' * 4}"
+
+
+def test_a_call_multiplies_in_every_layout(ask: Ask) -> None:
+    """Through cuBLASLt's functions and structs: rows and columns, gaps, both dtypes, a bias."""
+    lies = ("rows", "columns")
+    for x, w, gap, dtype in product(lies, lies, (0, 8), ("bfloat16", "float16")):
+        case = {**CALLED, "x": x, "w": w, "gap": gap, "dtype": dtype}
+        for other in ({}, {"bias": 1}, {"bias": 2}, {"m": 1, "bias": 2}):
+            found = ask(**{**case, **other})
+            assert found["apart"] < 1e-2, (case, other)
+            assert (found["fallbacks"], found["events"]) == ({}, []), (case, other)
+    assert ask(**CALLED, first=float("nan"))["is_nan"] == [True, *[False] * 4]
+
+
+def test_a_call_that_the_algorithm_cannot_compute_is_torchs_and_reported(ask: Ask) -> None:
+    """The result is right, every call is counted, and the first of a table is an event."""
+    for case, reason in (
+        ({"off": 3}, "an address is not aligned"),
+        ({"algorithm": "43_1_0_0_0_0_0_0"}, "status 15 of cublasLtMatmulAlgoCheck"),
+        ({"words": {"workspace": 16}}, "status 0, workspace 4096"),
+        ({"words": {"workspace": 2**25 + 16}}, "status 0, workspace 4096"),
+        ({"words": {"cublas": 120000}}, "the row is of cuBLASLt 120000, here is 130100"),
+    ):
+        for bias in (0, 1):
+            found = ask(**CALLED, **case, bias=bias, times=3)
+            op = "addmm" if bias else "mm"
+            assert found["fallbacks"] == {f"{op} {reason}": 3}, case
+            assert found["apart"] < 1e-2, case
+            (event,) = found["events"]
+            assert event["name"] == "policy.contradicted"
+            assert event["found"] == f"torch's own call ({reason})"
+
+
+def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
+    """Of mm and addmm with fixed sizes, alpha and beta of 1, in 16 bits; a build asks for them."""
+    for op in ("mm", "addmm"):
+        found = ask(**LINEAR, op=op)
+        assert found["added"]["algorithms"] == 2, op
+        kwargs = {"algorithm": SECOND, "cublas": 130100, "workspace": 4096}
+        assert found["last"]["algorithms"] == {"uid": f"blas::{op}", **kwargs}
+        asked = ask(**LINEAR, op=op, asked=True)
+        assert asked["added"]["algorithms"] == 2
+        assert f"blas::{op} cublas130100 {SECOND}" in asked["short"]
+    for other in (
+        *({"backends": "ATEN,TRITON"}, {"m": [2, 1024]}, {"op": "scaled_mm"}),
+        *({"op": "bmm", "linear": False}, {"full": True}),
+        *({"scalars": {"beta": 0.5}, "op": "addmm"}, {"dtype": "float32"}),
+    ):
+        assert "algorithms" not in ask(**{**LINEAR, "op": "mm", **other})["added"], other
+
+
+def test_a_row_is_served_by_a_call_with_its_words(ask: Ask) -> None:
+    """The generated code names the function and the algorithm; an epilogue has its own kernel."""
+    for op in ("mm", "addmm"):
+        served = ask(**{**SERVED, "op": op}, epilogue=True)["served"]
+        assert served["externs"] == [f"warmup_blas_{op}"]
+        assert served["launches"] == ["triton_poi_fused_0"]
+        (call,) = served["blas"]
+        assert f"algorithm='{SECOND}', cublas=130100, workspace=4096, out=" in call
+        (event,) = served["events"]
+        assert (event["name"], event["winner"].partition("(")[0]) == ("lookup.hit", f"blas::{op}")
+
+
+def test_a_row_that_cannot_be_served_is_a_miss(ask: Ask) -> None:
+    """Of another version of cuBLASLt, of words that it refuses, or of none; else the library."""
+    for case, reason in (
+        ({"version": 130101}, "template_changed"),
+        ({"words": {"algorithm": "43_1_0_0_0_0_0_0"}}, "choice_rejected"),
+        ({"words": {"algorithm": "42_2"}}, "choice_rejected"),
+        ({"words": {"workspace": 16}}, "choice_rejected"),
+        ({"words": {"workspace": "many"}}, "choice_rejected"),
+        ({"words": {"more": 1}}, "choice_rejected"),
+        ({"aot": True}, "template_absent"),
+    ):
+        served = ask(**SERVED, **case, mode="fallback")["served"]
+        assert [event["reason"] for event in served["events"]] == [reason], case
+        assert served["externs"] == ["mm"], case
+        refused = ask(**SERVED, **case)["served"]["error"]
+        assert refused.startswith("MissError"), case
+        assert reason in refused, case
