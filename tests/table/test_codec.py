@@ -109,12 +109,13 @@ def test_a_number_has_the_type_that_it_was_written_with() -> None:
         make_key(1): make_row(time_us=5, hint=None, **kwargs),  # type: ignore[arg-type]
         make_key(2): make_row(EVEN_K=1),
         make_key(3): make_row(EVEN_K=True),
+        make_key(4): make_row(algorithm="_".join(["f" * 16] * 8)),
     }
     policy = replace(make_table().policy, tolerance={"bf16": 0, "f32": 1})
     text = encode(make_table(rows, policy=policy))
     found = decode(text, "t.json")
     types = [[type(value) for _, value in row.winner.kwargs] for row in found.rows.values()]
-    assert types == [[str, bool, int, bool, type(None)], [int], [bool]]
+    assert types == [[str, bool, int, bool, type(None)], [int], [bool], [str]]
     assert encode(found) == text
 
 

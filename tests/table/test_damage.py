@@ -125,6 +125,7 @@ def test_a_value_that_a_field_cannot_have_is_refused_at_its_place() -> None:
     """A text that could become source code or reach a terminal, a word and a number without use."""
     code = ["__import__('os')", "tl.float32);import os", "tl.float32\nimport os", "tl.float32\n"]
     code += ["tl.float32.to", "TL.float32", "a b", "a=1", "0]", "{{x}}", "é", "x" * 33]
+    code += ["_".join(words) for words in (["0" * 16] * 7, ["0" * 17] * 8, ["A" * 16] * 8)]
     uids = ["", "a b", "os.system('x')", "../x", "a/b", "u" * 129, "a\n"]
     texts: dict[Place, list[str]] = {
         (*KWARGS, "ACC_TYPE"): code,

@@ -112,6 +112,15 @@ def test_candidates_that_cannot_win_in_the_region_are_left_out() -> None:
         assert fused == left, (flops, whole_us)
 
 
+def test_the_fastest_algorithm_of_cublaslt_is_one_more_in_the_region() -> None:
+    """Beside the others the same kernels run; no template makes room for it."""
+    first, second, third = (Winner(Family.BLAS, "blas::mm", (("algorithm", n),)) for n in "123")
+    times_us = {LIBRARY: 10.0, first: 7.0, second: 6.0, third: 6.5, SMALL: 8.0, LARGE: 9.0}
+    rivals = contenders(times_us, 1)
+    assert [winner for winner, _ in rivals.bare_us] == [second, SMALL, LARGE]
+    assert [one.choice for one in variants_to_run(rivals)] == [second, SMALL, SMALL]
+
+
 def test_templates_are_compiled_both_ways_where_that_may_win() -> None:
     """Near ties with the library count as faster; without its time every candidate does."""
     for library_us, faster in ((10.0, (SMALL, LARGE)), (None, (SMALL, LARGE, WIDE))):

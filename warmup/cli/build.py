@@ -57,10 +57,7 @@ def _yes(text: str) -> bool:
 # By name: how the value is read, and what the setting means (docs/reference/cli.md lists them).
 SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     "mode": (str, "mode of the compile; default max-autotune-gemm, all are searched alike"),
-    "backends": (
-        str,
-        "GEMM backends; default ATEN,CPP or, on a GPU, ATEN,TRITON, with CUBLASLT only if named",
-    ),
+    "backends": (str, "GEMM backends: ATEN,CPP or, on a GPU, ATEN,TRITON and, if named, CUBLASLT"),
     "tolerance": (_number(0, 1), "relative L2 error that is always accepted; default by dtype"),
     "l2": (str, "what timed calls find in the L2 cache: cold or warm; default cold, on a CPU warm"),
     "fused_top_k": (

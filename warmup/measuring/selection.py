@@ -18,16 +18,8 @@ from warmup.core.rows import Evidence, Family, Flag, Method, Rejection, Row, Sco
 from warmup.core.trial import Outcome, Samples, Tuned, ranking_of
 
 _FAMILIES: Final = (
-    *(
-        Family.EXTERN,
-        Family.BLAS,
-        Family.PAD,
-        Family.WEIGHT,
-        Family.CPP,
-        Family.LAUNCH,
-        Family.REDUCTION,
-    ),
-    Family.TEMPLATE,
+    *(Family.EXTERN, Family.BLAS, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH),
+    *(Family.REDUCTION, Family.TEMPLATE),
 )
 
 

@@ -220,9 +220,8 @@ def choice_named(text: str) -> Winner:
     uid, _, rest = text.removesuffix(" not fused").removesuffix(" fused").partition("(")
     pairs = (pair.partition("=")[::2] for pair in rest.removesuffix(")").split(",") if pair)
     kwargs = tuple((name, _value_of(value)) for name, value in pairs)
-    family = {"aten": Family.EXTERN, "blas": Family.BLAS, "cpp": Family.CPP}.get(
-        uid.partition("::")[0]
-    )
+    named = {"aten": Family.EXTERN, "blas": Family.BLAS, "cpp": Family.CPP}
+    family = named.get(uid.partition("::")[0])
     return Winner(family or Family.TEMPLATE, uid, kwargs)
 
 

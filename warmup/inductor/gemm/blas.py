@@ -163,7 +163,7 @@ class Library:
             self.set_attribute(name, made, attribute, value)
         return made
 
-    def describe(self, product: Product, bias: int) -> list[c_void_p]:
+    def describe(self, product: Product, bias: int = _NO_BIAS_YET) -> list[c_void_p]:
         """Return descriptors: of the product, both factors, and the output twice."""
         kind = _TYPES[product.dtype]
         values = {"transa": int(product.w.is_transposed), "transb": int(product.x.is_transposed)}
@@ -178,13 +178,7 @@ class Library:
         aligned = dict.fromkeys("abcd", _ALIGNMENT)
         preference = self._new("MatmulPreference", workspace=MOST_WORKSPACE, **aligned)
         made, count = (Answer * MOST_ANSWERS)(), c_int()
-        words = (
-            *self.describe(product, _NO_BIAS_YET),
-            preference,
-            MOST_ANSWERS,
-            made,
-            byref(count),
-        )
+        words = (*self.describe(product), preference, MOST_ANSWERS, made, byref(count))
         self.call("MatmulAlgoGetHeuristic", self.handle, *words)
         return [
             Algorithm("_".join(f"{word:x}" for word in one.words), self.version, one.workspace)
@@ -196,8 +190,7 @@ class Library:
 class Plan:
     """How *library* computes *product* by an *algorithm*; an AlgorithmError where it does not.
 
-    Threads may share a plan: cuBLASLt reads the address of a bias from a descriptor, which is
-    locked meanwhile.
+    Threads share a plan, which is locked: cuBLASLt reads the address of a bias from a descriptor.
     """
 
     def __init__(
@@ -222,26 +215,18 @@ class Plan:
         at_bias = 0 if bias is None else bias.data_ptr()
         if (at_x | at_w | at_out | at_bias) % _ALIGNMENT:
             raise AlgorithmError("an address is not aligned")
-        # The allocator keeps the memory for this stream, and during a capture for the graph.
-        size, room = self._workspace, None
-        if size:
-            room = torch.empty(size, dtype=torch.uint8, device=out.device)
+        library, (made, of_w, of_x, of_out, _), room = self._library, self._described, None
+        if self._workspace:
+            # The allocator keeps the memory for this stream, and during a capture for the graph.
+            room = torch.empty(self._workspace, dtype=torch.uint8, device=out.device)
         at_room = None if room is None else room.data_ptr()
-        of_out = self._described[3]
-        words = (
-            *(self._library.handle, self._described[0], self._one),
-            *(at_w, self._described[1], at_x, self._described[2]),
-            *(self._zero, at_out, of_out, at_out, of_out),
-            *(self._words, at_room, size, self._library.stream_of()),
-        )
-        if not at_bias:
-            status = self._library.multiply(*words)
-        else:
-            with self._lock:
-                if at_bias != self._bias:
-                    self._library.set_attribute("MatmulDesc", self._described[0], "bias", at_bias)
-                    self._bias = at_bias
-                status = self._library.multiply(*words)
+        factors = (library.handle, made, self._one, at_w, of_w, at_x, of_x, self._zero)
+        result = (at_out, of_out, at_out, of_out, self._words, at_room, self._workspace)
+        with self._lock:
+            if at_bias != self._bias:
+                library.set_attribute("MatmulDesc", made, "bias", at_bias)
+                self._bias = at_bias
+            status = library.multiply(*factors, *result, library.stream_of())
         if status:
             raise AlgorithmError(f"status {status} of cublasLtMatmul")
 
@@ -294,10 +279,9 @@ def multiply(x: Any, w: Any, bias: Any, out: Any, named: tuple[str, int, int]) -
 
 def _make_plan(x: Any, w: Any, bias: Any, out: Any, algorithm: Algorithm) -> Plan | AlgorithmError:
     operands = [one for one in (x, w, out, bias) if one is not None]
+    shapes = [(one.shape, one.stride()) for one in operands]
     try:
-        product = Product.of(
-            {one.dtype for one in operands}, *((one.shape, one.stride()) for one in operands)
-        )
+        product = Product.of({one.dtype for one in operands}, *shapes)
         library = library_on(out.get_device())
         if library is None:
             return AlgorithmError("cuBLASLt cannot be called")
@@ -370,8 +354,7 @@ def candidates(version: Version, kernel_inputs: Any, op: str) -> Iterator[Any]:
     except AlgorithmError as error:
         logger.debug("no algorithm of cuBLASLt for %s: %s", op, error)
         return
-    for algorithm in answers:
-        yield _choice(version, kernel_inputs, op, algorithm)
+    yield from (_choice(version, kernel_inputs, op, algorithm) for algorithm in answers)
 
 
 def forced(version: Version, kernel_inputs: Any, op: str, winner: Winner) -> Any | MissReason:
@@ -379,18 +362,15 @@ def forced(version: Version, kernel_inputs: Any, op: str, winner: Winner) -> Any
     algorithm = Algorithm.of(winner)
     if algorithm is None or op not in CHOICES or CHOICES[op].uid != winner.uid:
         return MissReason.CHOICE_REJECTED
+    reason = MissReason.TEMPLATE_ABSENT
     try:
         library, product = _lowered(kernel_inputs, op)
-    except AlgorithmError as error:
-        logger.info("%s is not served: %s", winner, error)
-        return MissReason.TEMPLATE_ABSENT
-    if algorithm.cublas != library.version:
-        return MissReason.TEMPLATE_CHANGED
-    try:
+        is_own = algorithm.cublas == library.version
+        reason = MissReason.CHOICE_REJECTED if is_own else MissReason.TEMPLATE_CHANGED
         Plan(library, product, algorithm)
     except AlgorithmError as error:
         logger.info("%s is not served: %s", winner, error)
-        return MissReason.CHOICE_REJECTED
+        return reason
     return _choice(version, kernel_inputs, op, algorithm)
 
 

@@ -150,12 +150,11 @@ class CandidateLists(KindHooks):
             self.look_up(notes, op_name, nodes, kernel_inputs.output_layout())
         overrides = kwarg_overrides or {}
         selection = Selection(self._version, handler, kernel_inputs, templates, op_name, overrides)
-        algorithms = self._algorithm_of_row(selection)
+        algorithms = self._algorithm_of_row(selection) if selection.lists_library else []
         if isinstance(notes.answer, MissReason) and self._settings.measures:
             return self._widen(selection, list_all(), notes.problem)
         offered = {**template_choices, **unlisted_candidates(selection)}
-        kept = self._keep_winner_and_library(offered, selection, notes.answer)
-        kept += algorithms
+        kept = [*self._keep_winner_and_library(offered, selection, notes.answer), *algorithms]
         if kept or "ATEN" in option_value("max_autotune_gemm_backends"):
             return kept
         # The caller switched the library off, and a selection without choices is an error:
@@ -172,8 +171,6 @@ class CandidateLists(KindHooks):
         """Return the choice of a winner that is an algorithm; one that is refused is a miss."""
         notes, answer = self._notes, self._notes.answer
         if not isinstance(answer, Winner) or answer.family is not Family.BLAS:
-            return []
-        if not selection.lists_library:
             return []
         choice = forced(self._version, selection.kernel_inputs, selection.op_name, answer)
         if not isinstance(choice, MissReason):
