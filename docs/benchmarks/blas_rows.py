@@ -82,7 +82,7 @@ def build(folder: Path, rows: str, backends: str) -> None:
     from warmup.table.store import write
 
     begun = time.monotonic()
-    options = warmup.BuildOptions(backends=backends, device="cuda", effort="full")
+    options = warmup.BuildOptions(backends=backends, effort="full")
     built = folder / "built.json"
     report = warmup.build(f"{__file__}:Products", rows, built, options=options)
     forced, ratios = {}, []

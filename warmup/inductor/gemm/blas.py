@@ -243,9 +243,11 @@ def library_on(index: int) -> Library | None:
 
 def _loaded() -> str:
     # Not by a name, which the environment or a folder could give to another file.
-    for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-        if "/libcublasLt.so" in line:
-            return line.split(maxsplit=5)[5]
+    for load in (lambda: None, torch.cuda.current_blas_handle):
+        load()
+        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
+            if "/libcublasLt.so" in line:
+                return line.split(maxsplit=5)[5]
     raise AlgorithmError("torch has not loaded it")
 
 
