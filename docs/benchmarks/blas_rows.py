@@ -326,7 +326,7 @@ def layouts() -> None:
     counts, worst, wrong = Counter[str](), 0.0, []
     library = blas.library_on(0)
     assert library is not None, "cuBLASLt cannot be called"
-    say("library", version=library.version, path=blas._loaded())
+    say("library", version=library.version, path=str(blas.LIBRARY))
     for dtype in (BF16, torch.float16):
         for m, x_by, w_by, gap, bias_dims in [
             (m, x_by, w_by, gap, bias_dims)

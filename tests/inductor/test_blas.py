@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes import CDLL
 from itertools import product
 from typing import Any
 
 import pytest
+import torch
+
+from warmup.inductor.gemm import blas
 
 pytest.importorskip("triton")
 
@@ -47,6 +51,7 @@ def test_a_call_that_the_algorithm_cannot_compute_is_torchs_and_reported(ask: As
             (event,) = found["events"]
             assert event["name"] == "policy.contradicted"
             assert event["found"] == f"torch's own call ({reason})"
+    assert ask(**CALLED, off=3, timing=True)["raised"] == "an address is not aligned"
 
 
 def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
@@ -96,3 +101,16 @@ def test_a_row_that_cannot_be_served_is_a_miss(ask: Ask) -> None:
         refused = ask(**SERVED, **case)["served"]["error"]
         assert refused.startswith("MissError"), case
         assert reason in refused, case
+
+
+@pytest.mark.skipif(torch.version.cuda is None, reason="torch for a GPU brings cuBLASLt")
+def test_cublaslt_takes_the_descriptors() -> None:
+    """Torch's own library, which needs no GPU for them, takes each attribute in its size."""
+    library, made = CDLL(str(blas.LIBRARY)), object.__new__(blas.Library)
+    functions = {name: library[f"cublasLt{name}"] for name in blas._FUNCTIONS}
+    for name, function in functions.items():
+        function.argtypes = [blas._LETTERS[letter] for letter in blas._FUNCTIONS[name]]
+    made._functions = functions
+    lies = [((5, 64), (64, 1)), ((64, 32), (1, 64)), ((5, 32), (32, 1)), ((32,), (1,))]
+    for dtype in (torch.bfloat16, torch.float16):
+        assert len(made.describe(blas.Product.of({dtype}, *lies))) == 5

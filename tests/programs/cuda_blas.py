@@ -4,7 +4,7 @@ A case is one of cuda_gemms.py, served with ``words`` in place of kwargs of the 
 is that of cuBLASLt, ``aot`` lowers for AOTInductor, ``full`` reduces in full precision. With
 ``call`` a product is multiplied on the host by a function that generated code calls: ``m``, ``n``,
 ``k``, ``dtype``, ``bias`` as 1 or 2 dims, ``x`` and ``w`` by ``rows`` or ``columns``, ``gap``
-elements between them, and elements that the weight is ``off``.
+elements between them, and elements that the weight is ``off``; ``timing`` as in a trial.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import re
 import subprocess
 import tempfile
 from contextlib import nullcontext
-from ctypes import CDLL
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from unittest import mock
 
 import cuda_gemms
 import h100
+import pytest
 import torch
 from h100 import GEMM_OPTIONS, Case
 from torch._dynamo.device_interface import CudaInterface
@@ -31,7 +31,7 @@ from torch._inductor import config
 from warmup.core.rows import Winner
 from warmup.inductor.gemm import blas
 
-LIBRARY = Path(tempfile.mkdtemp()) / "libcublasLt.so"
+LIBRARY = Path(tempfile.mkdtemp()) / "libtorch_cuda.so"
 FIRST = f"42_1_0_4000000000001{'_0' * 4}"
 SECOND = FIRST.replace("42_1", "42_2")
 
@@ -41,7 +41,7 @@ def load() -> None:
     compiler = os.environ.get("CXX", "g++")
     words = ("-O1", "-shared", "-fPIC", "-std=c++17", "-o", str(LIBRARY), str(source))
     subprocess.run([compiler, *words], check=True)
-    CDLL(str(LIBRARY))  # as torch's, it is in this process already
+    blas.LIBRARY = LIBRARY  # type: ignore[misc]
     interface: Any = CudaInterface
     interface.get_raw_stream = staticmethod(lambda _index: 0)
     cuda: Any = torch.cuda
@@ -103,6 +103,12 @@ def call(case: Case) -> dict[str, Any]:
     out = torch.full((m, n), 7.0, dtype=x.dtype)
     named = {"algorithm": case.get("algorithm", SECOND), "cublas": 130100, "workspace": 4096}
     named |= case.get("words", {})
+    if case.get("timing"):
+        blas.refuse_fallbacks()
+        with pytest.raises(blas.AlgorithmError) as raised:
+            blas.CHOICES["mm"].to_callable()(x, w, **named, out=out)
+        blas._is_timing.clear()
+        return {"raised": str(raised.value)}
     blas.FALLBACKS.clear()
     events: list[Any] = []
     lookup = h100.Lookup({}, h100.OnMiss.STRICT, h100.Emitter([events.append]))

@@ -37,6 +37,9 @@ from warmup.inductor.options import option_value
 from warmup.inductor.patches import Firewall
 from warmup.inductor.versions import Version
 
+# Through it a symbol is found in the libraries that it needs: in torch's own cuBLASLt, whatever
+# other is loaded too.
+LIBRARY: Final = Path(torch.__file__).parent / "lib/libtorch_cuda.so"
 MOST_ANSWERS: Final = 8  # cuBLASLt 13.1 has no more for products of 16 bits on an H200
 MOST_WORKSPACE: Final = 2**25  # bytes, as torch has
 FALLBACKS: Final = Counter[tuple[str, str]]()
@@ -135,8 +138,8 @@ class Product(NamedTuple):
 class Library:
     """cuBLASLt on the GPU *index*. What is made of it lives as long as this process."""
 
-    def __init__(self, path: str, index: int) -> None:
-        library = CDLL(path)
+    def __init__(self, index: int) -> None:
+        library = CDLL(str(LIBRARY))
         library.cublasLtGetVersion.restype = c_size_t
         self.version: int = library.cublasLtGetVersion()
         self._functions: dict[str, Any] = {one: library[f"cublasLt{one}"] for one in _FUNCTIONS}
@@ -233,22 +236,12 @@ class Plan:
 
 @functools.cache
 def library_on(index: int) -> Library | None:
-    """Return the cuBLASLt that torch has loaded, on the GPU *index*; None where it cannot serve."""
+    """Return torch's own cuBLASLt on the GPU *index*; None where it cannot be called."""
     try:
-        return Library(_loaded(), index)
+        return Library(index)
     except (OSError, AttributeError, AlgorithmError) as error:
         logger.warning("no algorithms of cuBLASLt: %s", error)
         return None
-
-
-def _loaded() -> str:
-    # Not by a name, which the environment or a folder could give to another file.
-    for load in (lambda: None, torch.cuda.current_blas_handle):
-        load()
-        for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines():
-            if "/libcublasLt.so" in line:
-                return line.split(maxsplit=5)[5]
-    raise AlgorithmError("torch has not loaded it")
 
 
 _is_timing: Final = threading.Event()
@@ -270,10 +263,9 @@ def multiply(x: Any, w: Any, bias: Any, out: Any, named: tuple[str, int, int]) -
     key = (named, index, x.dtype, of_bias, layouts)
     plan = _plans.get(key)
     if plan is None:
-        plan = _make_plan(x, w, bias, out, Algorithm._make(named))
         if len(_plans) >= _MOST_PLANS:
             raise AlgorithmError("there are too many products")
-        _plans[key] = plan
+        plan = _plans[key] = _make_plan(x, w, bias, out, Algorithm._make(named))
     if isinstance(plan, AlgorithmError):
         raise AlgorithmError(*plan.args)
     return plan.run(x, w, bias, out)
@@ -301,15 +293,12 @@ def _note_fallback(op: str, error: Exception) -> None:
     if _is_timing.is_set():
         raise error
     FALLBACKS[op, str(error)] += 1
-    count, answers = FALLBACKS[op, str(error)], Firewall.current().answers
-    if count & (count - 1):
-        return
-    if answers is None:
-        logger.warning("%s is torch's own call, not an algorithm of cuBLASLt: %s", op, error)
-        return
-    found = f"torch's own call ({error})"
-    advice = "give operands whose addresses are multiples of 16, and build with this cuBLAS"
-    answers.emit(Contradicted(f"algorithm of cuBLASLt for {op}", "the row's", found, advice))
+    count, firewall = FALLBACKS[op, str(error)], Firewall.current()
+    answers, found = firewall.answers, f"torch's own call ({error})"
+    if answers is not None and not count & (count - 1):  # tables may be installed one by one
+        advice = "give operands whose addresses are multiples of 16, and build with this cuBLAS"
+        event = Contradicted(f"algorithm of cuBLASLt for {op}", "the row's", found, advice)
+        firewall.attempt("extern_kernels", lambda: answers.emit(event), lambda: None)
 
 
 def _mm(x: Any, w: Any, *, algorithm: str, cublas: int, workspace: int, out: Any) -> Any:
