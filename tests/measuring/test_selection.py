@@ -63,6 +63,19 @@ def test_in_a_near_tie_the_library_wins() -> None:
     assert winner_of(fastest, timed(LIBRARY, 103.1)) == template(64)
 
 
+def test_an_algorithm_beside_the_library_needs_a_gain_of_a_percent() -> None:
+    """Both run without a compile. Templates have to gain 3 % over the library all the same."""
+    algorithms = [Winner(Family.BLAS, "blas::mm", (("workspace", size),)) for size in (0, 1)]
+    for library_us, second_us, expected in (
+        (102.0, 101.5, algorithms[1]),
+        (102.0, 100.5, algorithms[0]),
+        (100.9, 101.5, LIBRARY),
+    ):
+        outcomes = timed(algorithms[1], 100.0), timed(algorithms[0], second_us)
+        found = winner_of(*outcomes, timed(LIBRARY, library_us), timed(template(64), 100.2))
+        assert found == expected, (library_us, second_us)
+
+
 def test_the_order_of_equals_is_fixed() -> None:
     """The order is family, tile, uid, text, whatever the order and the times of the outcomes."""
     for case, (first, second) in {

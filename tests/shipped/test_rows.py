@@ -23,7 +23,7 @@ from warmup.keys.pad import PAD, PadProblem
 from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.registry import ingredients_of, kind_of, work_of
 from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
-from warmup.measuring.trial import NEAR_TIE
+from warmup.measuring.selection import NEAR_TIE
 from warmup.table.review import Level, review, review_table
 from warmup.table.schema import Table
 from warmup.table.store import read

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from warmup.core.roofline import Peaks, Work, gbps_of, share_of_peak, tflops_of
@@ -21,6 +22,10 @@ _FAMILIES: Final = (
     *(Family.EXTERN, Family.BLAS, Family.PAD, Family.WEIGHT, Family.CPP, Family.LAUNCH),
     *(Family.REDUCTION, Family.TEMPLATE),
 )
+
+
+# Candidates that differ in a launch config only run the same code on the same tensors.
+NEAR_TIE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +48,13 @@ def select_winner(
     """Return the winner of *outcomes*; None when no outcome has a time.
 
     Within the near-tie band of the fastest, *library* wins, else the first in `fixed_order` of
-    those that are `is_clearly_faster`. Of a family those go last whose kernel takes more than twice
-    as long to compile as another's: each start with empty caches pays for the winner's compile.
-    With *prefers_fewer* another candidate within the band wins
-    where its region launches fewer kernels. *library* wins with the flag `unstable` when the spread
-    of the winner or of *library* exceeds the limit, unless the two never overlap; when the
-    measurements were disturbed; and when *library* was rejected for a reason that noise can produce
-    (without any time of *library* there is no winner then).
+    those that are `is_clearly_faster`; between *library* and algorithms of cuBLASLt the band is
+    `NEAR_TIE`. Of a family those go last whose kernel takes more than twice as long to compile as
+    another's: each start with empty caches pays for the winner's compile. With *prefers_fewer*
+    another candidate within the band wins where its region launches fewer kernels. *library* wins
+    with the flag `unstable` when the spread of the winner or of *library* exceeds the limit, unless
+    the two never overlap; when the measurements were disturbed; and when *library* was rejected for
+    a reason that noise can produce (without any time of *library* there is no winner then).
     """
     control = next((outcome for outcome in outcomes if outcome.winner == library), None)
     if control is not None and control.rejection is not None and control.rejection.may_be_noise:
@@ -61,8 +66,13 @@ def select_winner(
     control = control if control in timed else None
     fastest = min(timed, key=lambda outcome: (outcome.time_us, fixed_order(outcome.winner)))
     band = max(method.near_tie, _uncertainty(fastest.samples))
-    equals = [one for one in timed if _time(one) <= _time(fastest) * (1 + band)]
-    able = [one for one in equals if control is None or is_clearly_faster(one, control, band)]
+    narrowed = partial(_narrowed, band, fastest=fastest)
+    equals = [one for one in timed if _time(one) <= _time(fastest) * (1 + narrowed(one, fastest))]
+    able = [
+        one
+        for one in equals
+        if control is None or is_clearly_faster(one, control, narrowed(one, control))
+    ]
     flags = [Flag.NEAR_TIE] if len(equals) > 1 else []
     if able:
         limit_s = 2 * min(map(_compile_s, able))
@@ -83,6 +93,15 @@ def select_winner(
         flags.append(Flag.UNSTABLE)
         chosen = control or chosen
     return Selected(chosen, band, tuple(flags))
+
+
+def _narrowed(band: float, one: Outcome, other: Outcome, fastest: Outcome) -> float:
+    """Return *band*, or that of an algorithm of cuBLASLt beside the library's own choice."""
+    # Both run without a compile, and a build measures the same two kernels again.
+    families = {one.winner.family, other.winner.family}
+    if Family.BLAS not in families or not families <= {Family.EXTERN, Family.BLAS}:
+        return band
+    return min(band, max(NEAR_TIE, _uncertainty(fastest.samples)))
 
 
 def is_clearly_faster(one: Outcome, other: Outcome, band: float = 0.0) -> bool:

@@ -36,7 +36,7 @@ from warmup.measuring.reference import (
     widened,
 )
 from warmup.measuring.row_bits import Probe, bits_of_rows, has_same_bits
-from warmup.measuring.selection import select_winner
+from warmup.measuring.selection import NEAR_TIE, select_winner
 
 # `Screening`: times all candidates for a few rounds, then the fastest until they are stable.
 
@@ -530,9 +530,6 @@ def _outputs(returned: object, sets: Operands) -> Outputs:
 
 
 # `time_search`: checks and times candidates that are made while others are timed.
-
-# Candidates that differ in a launch config only run the same code on the same tensors.
-NEAR_TIE: Final = 0.01
 
 
 def time_search(
