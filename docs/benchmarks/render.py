@@ -25,7 +25,6 @@ TABLES = HERE.parents[1] / "tables"
 PAGES = (HERE / "README.md", HERE.parents[1] / "README.md", TABLES / "README.md")
 STARTS = {
     "two Llama-8B-shaped layers": ("llama-h200", "llama-tuned-h200"),
-    "SwiGLU MLP, unaligned": ("swiglu-h200", "swiglu-cold-h200"),
     "the example MLP on a CPU": ("mlp-cpu",),
 }
 CHARTED = {

@@ -51,16 +51,19 @@ def select_winner(
     those that are `is_clearly_faster`; between *library* and algorithms of cuBLASLt the band is
     `NEAR_TIE`. Of a family those go last whose kernel takes more than twice as long to compile as
     another's: each start with empty caches pays for the winner's compile. With *prefers_fewer*
-    another candidate within the band wins where its region launches fewer kernels. *library* wins
-    with the flag `unstable` when the spread of the winner or of *library* exceeds the limit, unless
-    the two never overlap; when the measurements were disturbed; and when *library* was rejected for
-    a reason that noise can produce (without any time of *library* there is no winner then).
+    another candidate within the band wins where its region launches fewer kernels, and no algorithm
+    of cuBLASLt does. *library* wins with the flag `unstable` when the spread of the winner or of
+    *library* exceeds the limit, unless the two never overlap; when the measurements were disturbed;
+    and when *library* was rejected for a reason that noise can produce (without any time of
+    *library* there is no winner then).
     """
     control = next((outcome for outcome in outcomes if outcome.winner == library), None)
     if control is not None and control.rejection is not None and control.rejection.may_be_noise:
         is_timed = control.samples is not None and control.is_final
         return Selected(control, method.near_tie, (Flag.UNSTABLE,)) if is_timed else None
     timed = [outcome for outcome in outcomes if outcome.time_us and outcome.is_final]
+    if prefers_fewer and control in timed:  # an algorithm's call takes longer on the host
+        timed = [outcome for outcome in timed if outcome.winner.family is not Family.BLAS]
     if not timed:
         return None
     control = control if control in timed else None
