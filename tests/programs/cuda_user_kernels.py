@@ -3,7 +3,7 @@
     echo '{"where": "graph"}' | python cuda_user_kernels.py
 
 ``graph``: inductor's kernel for a graph that has the user's; ``outside``: Triton's own tuner, with
-a user's hooks. Times are stated, launches void. With ``on_miss`` a single call without any row.
+a user's hooks. Times are stated, launches void.
 """
 
 from __future__ import annotations
@@ -80,15 +80,12 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         LOG.clear()
         WORK.clear()
         rows = {} if winner is None else {tuned[0].key: winner}
-        words = {"searches": frozenset({"autotune"}), **words}
         with fresh_cache():
             _, result = h100.serve(lambda: call(n), rows, mode, tuner, **words)
-        events = [one.get("reason") or one.get("site") or one["name"] for one in result["events"]]
+        events = [one.get("site") or one["name"] for one in result["events"]]
         launched = LOG or [int(one.split(",")[0].split("=")[1]) for one in WORK.launched]
         return {**result, "events": events, "launched": [*launched], "timed": len(WORK.timed)}
 
-    if "on_miss" in case:
-        return watch(None, case["on_miss"], SIZE)
     built = watch(None, "tune", SIZE, on_tuned=tuned.append)
     row = tuned[0].row.winner
     first, strange = (
@@ -104,9 +101,8 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         "first": watch(first, "strict", SIZE),
         "strange": watch(strange, "fallback", SIZE),
         "missed": watch(row, "fallback", 64),
-        "strict": [watch(row, "strict", 128) for _ in range(2)],
-        "forbidden": watch(row, "fallback", 256, on_uncovered=Uncovered.FORBID),
-        "earlier table": watch(None, "strict", 512, searches=frozenset()),
+        "strict": watch(row, "strict", 128),
+        "forbidden": [watch(row, "fallback", 256, on_uncovered=Uncovered.FORBID) for _ in range(2)],
         "left": [config.kwargs["BLOCK"] for config in OUTSIDE.cache.values()],
     }
 

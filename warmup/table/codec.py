@@ -164,7 +164,6 @@ class _TimingJson(Json, kw_only=True):
 
 
 class _PolicyJson(Json, kw_only=True):
-    autotune_search: bool | UnsetType = UNSET
     grouped_search: bool | UnsetType = UNSET
     invariant: bool | UnsetType = UNSET
     launch_search: bool | UnsetType = UNSET

@@ -50,7 +50,6 @@ class Provenance:
 
 # What a policy says was measured everywhere; absent in tables of earlier builds.
 SEARCH_FIELDS: Final = {  # by kind
-    "autotune": "autotune_search",
     "launch": "launch_search",
     "reduction": "reduction_search",
     "split": "split_search",
@@ -67,7 +66,7 @@ class Policy:
     of a candidate against its reference. ``searches`` has the kinds of which every decision has a
     row: ``launch``, also where inductor lists one config; ``reduction``, for those that may be
     persistent or looped; ``split``, for those of fixed sizes that inductor's rule splits;
-    ``grouped_mm``; ``autotune``. With ``invariant`` a row of a GEMM's output has the same bits in
+    ``grouped_mm``. With ``invariant`` a row of a GEMM's output has the same bits in
     all buckets, and a kernel that reduces has one launch config for each length of a row.
     """
 

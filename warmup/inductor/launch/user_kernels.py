@@ -4,13 +4,12 @@ In a compiled graph inductor chooses among a kernel's configs at its first call,
 Triton does, which keeps what it chose in the kernel's ``cache``. Where a row names one of these
 configs, it is chosen and nothing is measured. A build lets the kernel's own tuner measure, with all
 of the user's hooks, and takes down the times. Without a row that tuner measures as without a table,
-which `warmup.inductor.compile_watch` reports.
+which `warmup.inductor.compile_watch` reports as uncovered: strict serving refuses no call of it.
 """
 
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -19,14 +18,14 @@ import torch
 from torch._inductor.runtime.hints import HeuristicType
 from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 
-from warmup.core.errors import MissReason, ProblemError
-from warmup.core.events import Hit, Missed
+from warmup.core.errors import ProblemError
+from warmup.core.events import Hit
 from warmup.core.roofline import dtype_name
 from warmup.core.rows import Family, Winner, portable_kwargs
 from warmup.inductor.compile_watch import Autotuner
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
-from warmup.keys.launch import AUTOTUNE, AutotuneProblem
+from warmup.keys.launch import AutotuneProblem
 from warmup.keys.question import Answers, CallsQuestion
 
 _WORD: Final = re.compile(r"[A-Za-z0-9_]{0,32}")  # as tables have it: no file, as an ir_override
@@ -40,14 +39,12 @@ class UserConfigs(KindHooks):
         super().__init__(version, answers)
         # What each of Triton's tuners had chosen, by its key, before the key was looked up.
         self._before: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-        self._local = threading.local()
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         patches.hook(CachingAutotuner, "autotune_to_one_config", self._choose_in_graph)
         if Autotuner is not None:
             patches.hook(Autotuner, "run", self._run)
-            patches.hook(Autotuner, "prune_configs", self._prune)
 
     def _deactivate(self) -> None:
         super()._deactivate()
@@ -77,8 +74,6 @@ class UserConfigs(KindHooks):
         if (config := self._find(problem, named)) is not None:
             kernel.launchers = [each for each in kernel.launchers if each.config is config]
             return None
-        self._report_miss()
-        kernel.save_cache_hook = None  # else the next start takes what is saved, and asks no row
         done = original(kernel, *args, **kw)
         self._take_down(problem, named, kernel.coordesc_tuner.lookup_in_cache)
         return done
@@ -102,36 +97,19 @@ class UserConfigs(KindHooks):
         elif self._settings.measures:
             tuner.cache.pop(key, None)
         earlier = getattr(tuner, "configs_timings", None)
-        try:
-            done = original(tuner, *args, **kw)
-        finally:
-            self._local.missed = None
-        before[key] = chosen  # not where a miss is refused: the next call is refused too
+        done = original(tuner, *args, **kw)
+        before[key] = chosen  # not where `forbid` refuses: the next call is refused too
         timings: Any = getattr(tuner, "configs_timings", None)
         if problem is not None and timings is not earlier:
             self._take_down(problem, _named(timings), timings.get)
         return done
 
-    def _prune(self, original: Function, tuner: Any, *args: Any, **kw: Any) -> Any:
-        configs = original(tuner, *args, **kw)
-        if len(configs) > 1:  # else Triton has nothing to measure
-            self._report_miss()
-        return configs
-
     def _find(self, problem: AutotuneProblem, named: Mapping[Any, Any]) -> Any | None:
-        """Return the config that a row names, reported; without it keep the miss for a report."""
+        """Return the config that a row names, and report the hit; None without such a row."""
         answer = self._answers.find(problem)
         if (config := named.get(answer)) is not None:
             self._answers.emit(Hit(problem.key, str(answer)))
-        elif not self._settings.measures and AUTOTUNE.name in self._settings.searched:
-            reason = MissReason.CHOICE_REJECTED if isinstance(answer, Winner) else answer
-            self._local.missed = Missed(problem.key, reason, "measured by its own tuner")
         return config
-
-    def _report_miss(self) -> None:
-        missed, self._local.missed = getattr(self._local, "missed", None), None
-        if missed is not None:
-            self._answers.emit(missed)
 
     def _take_down(
         self, problem: AutotuneProblem, named: Mapping[Any, Any], ms_of: Callable[[Any], Any]
