@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmup.keys.weight import Padding, padded_sizes
+from warmup.keys.pad import Padding, padded_sizes
 from warmup.models.weight_groups import find_groups, pad
 
 ROOT = Path(__file__).resolve().parents[1]

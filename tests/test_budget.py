@@ -16,16 +16,16 @@ from import_graph import sources
 
 ROOT = Path(__file__).resolve().parents[1]
 
-MOST_LINES = 45_700
+MOST_LINES = 46_150
 MOST_MODULES = 130
 LONGEST_MODULE = 800
 MOST_COMMANDS = 14
 MOST_OPTIONS = 140
 MOST_EXIT_CODES = 9
-MOST_TEST_LINES = 38_800
+MOST_TEST_LINES = 39_400
 MOST_TESTS = 3_000
-MOST_WORDS = 43_800
-MOST_BYTES = 8_700_000
+MOST_WORDS = 43_900
+MOST_BYTES = 8_760_000
 
 
 def tracked(*patterns: str) -> Iterator[Path]:

@@ -9,8 +9,8 @@ import pytest
 
 from warmup.core.errors import ProblemError
 from warmup.keys.gemm import Dim
+from warmup.keys.pad import WEIGHT, Structure, padded_sizes, parse_weight
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT, Structure, padded_sizes, parse_weight
 
 CHAIN = Structure(
     inputs=(1280, 1280),

@@ -15,7 +15,7 @@ from padding_models import Gated, pad_all
 from torch import nn
 
 from warmup.core.errors import SettingsError
-from warmup.keys.weight import Padding
+from warmup.keys.pad import Padding
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad, restore
 
 ModelInputs = tuple[torch.Tensor, torch.Tensor]

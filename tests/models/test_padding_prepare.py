@@ -16,7 +16,7 @@ from warmup.core.errors import TableNotFoundError
 from warmup.core.rows import Evidence, Family, Row, Winner
 from warmup.inductor import connect
 from warmup.keys.gemm import Dim
-from warmup.keys.weight import Padding, winner_of
+from warmup.keys.pad import Padding, winner_of
 from warmup.models.padding import Prepared, pad_by_rows, paddings, prepare
 from warmup.models.weight_groups import Group, find_groups, restore
 from warmup.table.store import write

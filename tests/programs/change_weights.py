@@ -27,7 +27,7 @@ import warmup
 from warmup.core.errors import WeightChangedError
 from warmup.core.events import Event, EventName
 from warmup.inductor import weight_watch
-from warmup.keys.weight import Padding
+from warmup.keys.pad import Padding
 from warmup.models.weight_groups import find_groups, pad
 from warmup.table.schema import PolicyOptions, Provenance, Table
 from warmup.tuning.build import find_setup

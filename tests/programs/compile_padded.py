@@ -12,7 +12,7 @@ from torch._inductor import config
 from torch._inductor.utils import run_and_get_code
 
 from warmup.keys.gemm import Dim
-from warmup.keys.weight import Padding, padded_sizes
+from warmup.keys.pad import Padding, padded_sizes
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))

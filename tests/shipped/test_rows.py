@@ -19,10 +19,9 @@ from warmup.keys.gemm import GEMM, GemmProblem, ProductProblem, parse_epilogue
 from warmup.keys.grouped import GROUPED, GroupedProblem
 from warmup.keys.kind import Kind
 from warmup.keys.launch import LAUNCH
-from warmup.keys.pad import PAD, PadProblem
+from warmup.keys.pad import PAD, WEIGHT, PadProblem, features_of, parse_weight, winner_of
 from warmup.keys.reduction import REDUCTION, SPLIT
 from warmup.keys.registry import ingredients_of, kind_of, work_of
-from warmup.keys.weight import WEIGHT, features_of, parse_weight, winner_of
 from warmup.measuring.selection import NEAR_TIE
 from warmup.table.review import Level, review, review_table
 from warmup.table.schema import Table

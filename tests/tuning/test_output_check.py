@@ -15,7 +15,7 @@ from sample_tables import make_key, make_row, make_table
 from warmup.core.errors import BuildError, OutputMismatchError
 from warmup.core.rows import Row
 from warmup.keys.gemm import Dim
-from warmup.keys.weight import Padding, Structure, winner_of
+from warmup.keys.pad import Padding, Structure, winner_of
 from warmup.models.outputs import WideRun
 from warmup.table.store import read
 from warmup.tuning.bucket_compiler import ServedBucket

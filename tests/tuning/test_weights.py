@@ -16,7 +16,7 @@ from torch import nn
 from warmup.core.rows import Flag, Row
 from warmup.core.trial import Tuned
 from warmup.keys.gemm import Dim
-from warmup.keys.weight import Padding, padded_sizes, winner_of
+from warmup.keys.pad import Padding, padded_sizes, winner_of
 from warmup.models.weight_groups import PaddedLinear, find_groups, pad
 from warmup.tuning.weights import (
     _decided_size,

@@ -18,9 +18,8 @@ from warmup.keys.gemm import GEMM
 from warmup.keys.grouped import GROUPED
 from warmup.keys.kind import Kind, Linear
 from warmup.keys.launch import AUTOTUNE, LAUNCH
-from warmup.keys.pad import PAD
+from warmup.keys.pad import PAD, WEIGHT
 from warmup.keys.reduction import REDUCTION, SPLIT
-from warmup.keys.weight import WEIGHT
 
 KINDS: Final = {
     kind.name: kind

@@ -12,8 +12,8 @@ from warmup.core.errors import ProblemError
 from warmup.core.rows import Row
 from warmup.core.text import MIB
 from warmup.keys.gemm import Dim
+from warmup.keys.pad import WEIGHT, Padding, Structure, features_of, parse_weight
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
 from warmup.table.schema import Table
 from warmup.table.store import read
 

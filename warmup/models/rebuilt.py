@@ -35,9 +35,8 @@ from warmup.keys.gemm import (
     parse_epilogue,
 )
 from warmup.keys.grouped import OF_EACH_GROUP, GroupedProblem, Over, ends_of_groups
-from warmup.keys.pad import PadProblem
+from warmup.keys.pad import ALIGNED_BYTES, PadProblem
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import ALIGNED_BYTES
 from warmup.models.loading import DTYPES
 from warmup.models.model_target import LoadedModel
 from warmup.models.outputs import available_bytes

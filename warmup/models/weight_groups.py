@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from warmup.core.errors import SettingsError
 from warmup.core.roofline import dtype_name
 from warmup.keys.gemm import Dim, format_number
-from warmup.keys.weight import WEIGHT_DTYPES, Padding, Structure, is_aligned
+from warmup.keys.pad import WEIGHT_DTYPES, Padding, Structure, is_aligned
 
 PARAMETERS: Final = ("weight", "bias")
 MAX_VIA_LENGTH: Final = 512

@@ -24,8 +24,8 @@ from warmup.core.events import logger
 from warmup.core.phases import BuildStage
 from warmup.core.rows import Row
 from warmup.inductor.caches import kept_kernels
+from warmup.keys.pad import WEIGHT, Padding, Structure, features_of, parse_weight
 from warmup.keys.registry import kind_of
-from warmup.keys.weight import WEIGHT, Padding, Structure, features_of, parse_weight
 from warmup.models.inputs import mark_inputs, naming_dtypes, sizes_within
 from warmup.models.loading import Inputs, cause_of, make_inputs
 from warmup.models.outputs import (

@@ -26,9 +26,7 @@ from warmup.inductor.adapter import compile_model, mark_range
 from warmup.inductor.caches import empty_caches
 from warmup.keys.gemm import Dim
 from warmup.keys.kind import ProblemOfKey
-from warmup.keys.question import CallsQuestion
-from warmup.keys.registry import kind_of
-from warmup.keys.weight import (
+from warmup.keys.pad import (
     WEIGHT,
     Padding,
     Structure,
@@ -37,6 +35,8 @@ from warmup.keys.weight import (
     parse_weight,
     winner_of,
 )
+from warmup.keys.question import CallsQuestion
+from warmup.keys.registry import kind_of
 from warmup.measuring.selection import times_of
 from warmup.models.loading import DTYPES, Inputs
 from warmup.models.outputs import run_wide
