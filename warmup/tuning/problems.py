@@ -617,13 +617,12 @@ def measure_configs(
 
 @dataclass(frozen=True, slots=True)
 class ExportedTable:
-    """Torch's lookup table: ``entries`` has by torch's key the one kernel of ``rows`` rows.
+    """Torch's lookup table: ``entries`` has by torch's key the one kernel of its rows.
 
     ``left_out`` has by reason the keys of the rows that torch's table cannot express.
     """
 
     entries: Mapping[str, Sequence[Config]]
-    rows: int
     left_out: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
@@ -672,7 +671,7 @@ def export_lookup_table(table: Table) -> ExportedTable:
         key = _torch_text(problem, bias_as_added=False) if is_apart else text
         name = f"{runtime.device.name}+" if runtime.device.vendor == "nvidia" else ""
         entries[name + key] = [{**config, **dict(winner.kwargs)}]
-    return ExportedTable(entries, len(table.rows) - sum(map(len, left_out.values())), left_out)
+    return ExportedTable(entries, left_out)
 
 
 def _time_in(row: Row, winner: Winner) -> float:
