@@ -226,10 +226,8 @@ def _make_temporary(target: Path) -> tuple[int, str]:
 def _lock_if_free(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # without locks, nothing is taken for left over either
-        return True
+    except OSError as error:  # without locks, nothing is taken for left over either
+        return not isinstance(error, BlockingIOError)
     return True
 
 
