@@ -529,28 +529,24 @@ def _repeat_fatal_error() -> None:
             print_notice(f"the program ended at {what}: {own}")
 
 
+@dataclass
 class IdleTimer:
     """Calls ``report`` when the process is idle: once after each burst of compiles and events.
 
     A daemon thread waits from the first event of a burst to its report, and keeps no process alive.
-    A burst that begins without a ``report``, or while *is_wanted* is false, has none. A forked
+    A burst that begins without a ``report``, or while ``is_wanted`` is false, has none. A forked
     child reports nothing.
     """
 
-    def __init__(
-        self,
-        report: Callable[[], None] | None = None,
-        after_s: float = IDLE_AFTER_S,
-        is_wanted: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self.report = report
-        self._is_wanted = is_wanted
-        self._after_s = after_s
-        self._changed = threading.Condition()
-        self._compiling = 0
-        self._deadline = 0.0
-        self._is_waiting = self._is_closed = False
-        self._owner = os.getpid()
+    report: Callable[[], None] | None = None
+    after_s: float = IDLE_AFTER_S
+    is_wanted: Callable[[], bool] = lambda: True
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _compiling: int = 0
+    _deadline: float = 0.0
+    _is_waiting: bool = False
+    _is_closed: bool = False
+    _owner: int = field(default_factory=os.getpid)
 
     def __call__(self, event: Event) -> None:
         """Wait anew after *event*; an install alone is nothing to report."""
@@ -580,10 +576,10 @@ class IdleTimer:
             return
         with self._changed:
             self._compiling += compiles
-            self._deadline = time.monotonic() + self._after_s
+            self._deadline = time.monotonic() + self.after_s
             if compiles < 0:
                 self._changed.notify_all()  # the thread waits without a deadline during a compile
-            is_new = not self._is_waiting and not self._is_closed and self._is_wanted()
+            is_new = not self._is_waiting and not self._is_closed and self.is_wanted()
             if is_new and self.report is not None:
                 self._is_waiting = True
                 wait = partial(self._wait, self.report)
