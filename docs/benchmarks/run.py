@@ -87,6 +87,12 @@ _BUILT = "--policy range --invariant --seqlens 64,2048"
 _SERVED = "--seqlens 2,64,2048 --buckets 64,2048 --random 50 --starts range:{out}/range.json"
 _RANGED = f"--model {HERE}/zoo_models/decoders.py:qwen2 --input ids=[seqlen,1]:i64"
 
+_TOKENS = f"{H200}/zoo.llama3-8b-tokens.bf16.json"
+_HASHED = (
+    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --side-by-side 4 "
+    "--starts table=25,max-autotune=3,deterministic=2 --results {out}/hashes.json --limit {left}"
+)
+
 # {out} is the folder of the results, {left} the seconds that are left.
 SETS: dict[str, tuple[str, ...]] = {
     "starts-llama": starts_of("llama-h200", LLAMA, _ALL + _WARM),
@@ -152,6 +158,14 @@ SETS: dict[str, tuple[str, ...]] = {
             "--table {out}/ranges.json --results {out}/mix.json"
         ),
     ),
+    "user-kernels": ("python tests/programs/serve_user_kernels.py {out}/user-kernels",),
+    "algorithms": (f"python {HERE}/blas_rows.py --out {{out}}/blas-rows.json",),
+    "verified": (f"python -m warmup check {_TOKENS} --verify 5%",),
+    "exported": (
+        f"python -m warmup export {_TOKENS} --out {{out}}/lookup_table.json",
+        "python -I tests/programs/serve_exported.py {out}",
+    ),
+    "hashes": (f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED}",),
     "zoo": (f"python {HERE}/zoo.py --out {{out}}/zoo",),
     "bench-mm": ("python -m warmup bench mm --out {out}/bench-mm",),
     "bench-layers": ("python -m warmup bench layers --out {out}/bench-layers",),

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import PROGRAMS, ROOT, run_python
+from own_processes import PROGRAMS, run_python
 
 pytest.importorskip("triton")
 
 PROGRAM = "cuda_gemms.py"
-PAGE = "docs/how-to/exchange-with-torch.md"
 OPS = ("mm", "int_mm", "addmm", "bmm", "baddbmm", "mm_plus_mm")
 CASES: list[dict[str, Any]] = [
     *({"op": op, "tile": {"BLOCK_K": 32}} for op in OPS),
@@ -30,10 +28,6 @@ pytestmark = pytest.mark.long
 
 def serve(folder: Path, table: dict[str, Any]) -> dict[str, Any]:
     """Return what stock torch chooses for the keys of *table*, loaded by the lines of the page."""
-    (lines,) = re.findall(
-        r"```python\n(.*?)```", (ROOT / PAGE).read_text(encoding="utf-8"), re.DOTALL
-    )
-    (folder / "load.py").write_text(lines)
     (folder / "lookup_table.json").write_text(json.dumps(table))
     shutil.copy(PROGRAMS / "fake_gpu.py", folder)
     done = run_python("-I", str(PROGRAMS / "serve_exported.py"), str(folder), timeout=600)
