@@ -87,7 +87,7 @@ _BUILT = "--policy range --invariant --seqlens 64,2048"
 _SERVED = "--seqlens 2,64,2048 --buckets 64,2048 --random 50 --starts range:{out}/range.json"
 _RANGED = f"--model {HERE}/zoo_models/decoders.py:qwen2 --input ids=[seqlen,1]:i64"
 
-_TOKENS = f"{H200}/zoo.llama3-8b-tokens.bf16.json"
+_PRODUCTS = f"{H200}/products.bf16.json"
 _HASHED = (
     "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --side-by-side 4 "
     "--starts table=25,max-autotune=3,deterministic=2 --results {out}/hashes.json --limit {left}"
@@ -160,9 +160,9 @@ SETS: dict[str, tuple[str, ...]] = {
     ),
     "user-kernels": ("python tests/programs/serve_user_kernels.py {out}/user-kernels",),
     "algorithms": (f"python {HERE}/blas_rows.py --out {{out}}/blas-rows.json",),
-    "verified": (f"python -m warmup check {_TOKENS} --verify 5%",),
+    "verified": (f"python -m warmup check {_PRODUCTS} --verify 50",),
     "exported": (
-        f"python -m warmup export {_TOKENS} --out {{out}}/lookup_table.json",
+        f"python -m warmup export {_PRODUCTS} --out {{out}}/lookup_table.json",
         "python -I tests/programs/serve_exported.py {out}",
     ),
     "hashes": (f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED}",),
