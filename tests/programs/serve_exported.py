@@ -69,17 +69,12 @@ def inputs_of(key: str) -> list[torch.Tensor]:
     return inputs
 
 
-def product_of(key: str) -> Any:
-    op = key.rpartition("+")[2]
-    return PRODUCTS.get(op) or getattr(torch, op)
-
-
-def lower(key: str) -> list[str]:
+def lower(key: str, product: Any) -> list[str]:
     """Return what the code of the GEMM launches."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         inputs = inputs_of(key)
-        graph = make_fx(product_of(key))(*inputs)
+        graph = make_fx(product)(*inputs)
     with V.set_fake_mode(mode), V.set_debug_handler(DebugContext()), config.patch(OPTIONS):
         post_grad_passes(graph, is_inference=True)
         lowering = GraphLowering(graph, example_inputs=inputs, is_inference=True)
@@ -89,9 +84,9 @@ def lower(key: str) -> list[str]:
     return LAUNCH.findall(getattr(code, "value", code))
 
 
-def call(key: str) -> tuple[list[str], float]:
+def call(key: str, product: Any) -> dict[str, Any]:
     """Return what the code of the GEMM launches, and the error of what the GEMM returns."""
-    inputs, product = inputs_of(key), product_of(key)
+    inputs = inputs_of(key)
     for one in inputs:
         one.normal_() if one.is_floating_point() else one.random_(-9, 9)
     torch._dynamo.reset()
@@ -99,18 +94,17 @@ def call(key: str) -> tuple[list[str], float]:
     with torch.no_grad():
         found, codes = run_and_get_code(compiled, *inputs)
         wanted = product(*inputs).float()
-    return LAUNCH.findall(codes[0]), float((found.float() - wanted).norm() / wanted.norm())
+    error = (found.float() - wanted).norm() / wanted.norm()
+    return {"launches": LAUNCH.findall(codes[0]), "error": float(error)}
 
 
 select_algorithm.AlgorithmSelectorCache.do_autotuning = count
 select_algorithm.add_preprocessing_fn(note)
 for key, (kernel,) in TABLE.items():
     MEASURED.clear(), CHOICES.clear()
-    said: dict[str, Any] = {}
-    if ON_GPU:
-        said["launches"], said["error"] = call(key)
-    else:
-        said["launches"] = lower(key)
+    op = key.rpartition("+")[2]
+    product = PRODUCTS.get(op) or getattr(torch, op)
+    said = call(key, product) if ON_GPU else {"launches": lower(key, product)}
     said["measured"] = len(MEASURED)
     said["choices"] = [choice["template_id"] for choice in CHOICES]
     kernel.pop("template_hash", None)
