@@ -302,6 +302,8 @@ def _store_rounded(original: Function, kernel: Any, *args: Any, **words: Any) ->
     `TritonTemplateKernel.store_output`). With `emulate_precision_casts` Triton contracts nothing to
     FMA in other kernels (codegen/triton.py, `triton_meta_common`), but does in templates.
     """
+    if "SM_SCALE" in kernel.meta:  # of flex attention, whose rows are not promised
+        return original(kernel, *args, **words)
     of_template, dtype = kernel.epilogue_fn, kernel.output_node.get_dtype()
     kernel.triton_meta = {**(kernel.triton_meta or {}), "enable_fp_fusion": False}
 
