@@ -243,8 +243,11 @@ class GroupedProducts(SelectionChoices):
         if _OF_RANKS[len(a.get_size()), len(b.get_size())] is not Over.M:
             return [*tensors, makers[_OFFSETS](offsets)]
         ends = ends_of_groups(int(a.get_size()[0]), int(offsets.get_size()[0]))
-        like = {"dtype": offsets.get_dtype(), "device": offsets.get_device()}
-        return [*tensors, torch.tensor(ends, **like)]
+        return [*tensors, _offsets_like(offsets, ends)]
+
+
+def _offsets_like(operand: Any, ends: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(ends, dtype=operand.get_dtype(), device=operand.get_device())
 
 
 def _whole(sizes: Sequence[Any]) -> list[int]:
