@@ -53,11 +53,13 @@ def warmup(logs: Path, run_main: Command) -> Command:
 
 
 def test_an_audit_is_printed(warmup: Command) -> None:
+    cached = "0 graphs from cache (0 decisions)"
     done = warmup("audit", "bad.jsonl")
     assert (done.returncode, done.stderr, done.stdout.splitlines()) == (
         0,
         "",
         [
+            f"warmup d1: 1 hit, 1 miss, 1 uncovered, {cached}, 1 row unused",
             "runs        1 (table digest d1)",
             "hits        1 (1 problem): answered by a row of the table",
             "misses      1 (not_in_table 1): no row answered, inductor's default was compiled",
@@ -131,4 +133,4 @@ def test_an_audit_is_written_to_a_file_whole(warmup: Command, tmp_path: Path) ->
         warmup("audit", "bad.jsonl", *words)
         assert json.loads((tmp_path / words[-1]).read_text())["miss_count"] == 1, words
     warmup("audit", "bad.jsonl", "--out", "m.txt")
-    assert (tmp_path / "m.txt").read_text().startswith("runs        1 (table digest d1)")
+    assert (tmp_path / "m.txt").read_text().startswith("warmup d1: ")

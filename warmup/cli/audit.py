@@ -131,8 +131,20 @@ def spell(report: AuditReport, suffix: str) -> str:
     if suffix == ".json":
         counts = {"miss_count": report.miss_count, "reasons": dict(report.reasons)}
         return json.dumps({**record(report), **counts}, indent=2, sort_keys=True) + "\n"
-    lines = (*_counts(report), *_processes(report), *_cases(report))
+    lines = (_verdict(report), *_counts(report), *_processes(report), *_cases(report))
     return "".join(f"{printable(line)}\n" for line in lines)
+
+
+def _verdict(report: AuditReport) -> str:
+    tables = [digest[:12] for digest in report.digests] or ["no table"]
+    name = tables[0] if len(tables) == 1 else counted(len(tables), "table")
+    unused = "unknown rows" if report.unused is None else counted(len(report.unused), "row")
+    return (
+        f"warmup {name}: {counted(sum(report.hits.values()), 'hit')}, "
+        f"{counted(report.miss_count, 'miss')}, {sum(report.uncovered.values())} uncovered, "
+        f"{counted(report.from_cache, 'graph')} from cache "
+        f"({counted(report.cached_decisions, 'decision')}), {unused} unused"
+    )
 
 
 def _counts(report: AuditReport) -> Iterator[str]:
