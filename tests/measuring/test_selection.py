@@ -74,8 +74,8 @@ def test_an_algorithm_beside_the_library_needs_a_gain_of_a_percent() -> None:
         outcomes = timed(algorithms[1], 100.0), timed(algorithms[0], second_us)
         found = winner_of(*outcomes, timed(LIBRARY, library_us), timed(template(64), 100.2))
         assert found == expected, (library_us, second_us)
-    given = timed(algorithms[0], 50.0), timed(LIBRARY, 100.0)
-    limited = select_winner(given, LIBRARY, METHOD, prefers_fewer=True)
+    outcomes = timed(algorithms[0], 50.0), timed(LIBRARY, 100.0)
+    limited = select_winner(outcomes, LIBRARY, METHOD, prefers_fewer=True)
     assert limited is not None
     assert limited.outcome.winner == LIBRARY, "its call takes longer on the host, which limits here"
 
