@@ -344,6 +344,13 @@ class JsonLinesSink:
             self._descriptor = -1
 
 
+def count_of(name: str, fields: Mapping[str, object]) -> tuple[str, str]:
+    """Return the counter of an event *name* of `COUNTERS`, and the text that is counted."""
+    counter, text = COUNTERS[name]
+    named = {each: NO_TABLE if value is None else value for each, value in fields.items()}
+    return counter, text.format_map(named)
+
+
 @dataclass(slots=True)
 class Tally:
     """A sink that counts the events of a run, for `Handle.report` and the exit summary."""
@@ -361,18 +368,16 @@ class Tally:
     changed: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, event: Event) -> None:
-        said = {
-            name: NO_TABLE if each is None else str(each) for name, each in event.fields.items()
-        }
         if event.name in COUNTERS:
-            counter, text = COUNTERS[event.name]
-            getattr(self, counter)[text.format_map(said)] += 1
+            counter, text = count_of(event.name, event.fields)
+            getattr(self, counter)[text] += 1
         elif event.name is EventName.MISSED:
-            self.misses[said["key"]] += 1
-            self.miss_reasons[said["reason"]] += 1
-            self.advised |= dict.fromkeys(advice([(said["reason"], differs_of(event))]))
+            key, reason = str(event.fields["key"]), str(event.fields["reason"])
+            self.misses[key] += 1
+            self.miss_reasons[reason] += 1
+            self.advised |= dict.fromkeys(advice([(reason, differs_of(event))]))
         elif event.name is EventName.CACHED:
-            counts = {name: int(said[name]) for name in ("decisions", "misses")}
+            counts = {name: int(str(event.fields[name])) for name in ("decisions", "misses")}
             self.cached.update(graphs=1, **counts)
 
 

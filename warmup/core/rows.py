@@ -205,6 +205,8 @@ class Family(StrEnum):
 
 
 KwargValue = bool | int | str | None
+PLAIN_WORD: Final = r"[A-Za-z0-9_]{0,32}"  # a text among kwargs that is no dtype, and no file
+ALGORITHM_WORDS: Final = "[0-9a-f]{1,16}(?:_[0-9a-f]{1,16}){7}"  # of cuBLASLt
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 _SHORT_KWARGS: Final = {

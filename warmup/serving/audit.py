@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta
 
 from warmup.core.errors import MissReason, SettingsError, TableError, TableFormatError, advice
-from warmup.core.events import COUNTERS, EVENT_SCHEMA, LOG_MARKER, NO_TABLE, EventName, selections
+from warmup.core.events import COUNTERS, EVENT_SCHEMA, LOG_MARKER, EventName, count_of, selections
 from warmup.core.files import open_regular
 from warmup.core.strict_json import check_texts, pointer_of, read_json
 from warmup.core.text import counted, printable, problem_in, remedy_for, shown
@@ -190,9 +190,8 @@ class Ledger:
             counts["misses"][miss] += 1
             self.first_misses.setdefault(miss, _details_of(record))
         elif name in COUNTERS:
-            counter, text = COUNTERS[name]
-            named = {each: NO_TABLE if one is None else one for each, one in fields.items()}
-            counts[counter][text.format_map(named)] += 1
+            counter, text = count_of(name, fields)
+            counts[counter][text] += 1
         choice = record.get("choice" if name == EventName.MISSED else "winner")
         if "key" in fields and isinstance(choice, str):  # strict serving compiles nothing on a miss
             run.choices.setdefault(fields["key"], set()).add(sys.intern(choice))

@@ -31,7 +31,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import MissReason
 from warmup.core.events import Contradicted, logger
-from warmup.core.rows import CUBLASLT, Winner
+from warmup.core.rows import ALGORITHM_WORDS, CUBLASLT, Winner
 from warmup.inductor.gemm.key import MATRIX_DIMS, reduces_in_full, strides_of
 from warmup.inductor.options import option_value
 from warmup.inductor.patches import Firewall
@@ -46,7 +46,6 @@ FALLBACKS: Final = Counter[tuple[str, str]]()
 _ALIGNMENT: Final = 16  # bytes, of every address
 _NO_BIAS_YET: Final = 256  # an address that is never read
 _MOST_PLANS: Final = 4096
-_WORDS: Final = re.compile(r"[0-9a-f]{1,16}(?:_[0-9a-f]{1,16}){7}")
 
 # cublasLt.h and library_types.h: types, epilogues, attributes with their sizes in bytes.
 _TYPES: Final = {torch.bfloat16: 14, torch.float16: 2}
@@ -85,7 +84,7 @@ class Algorithm(NamedTuple):
     def of(cls, winner: Winner) -> Algorithm | None:
         match dict(winner.kwargs):
             case {"algorithm": str(words), "cublas": int(cublas), "workspace": int(room), **others}:
-                if not others and _WORDS.fullmatch(words):
+                if not others and re.fullmatch(ALGORITHM_WORDS, words):
                     return cls(words, cublas, room)
         return None
 

@@ -168,7 +168,7 @@ class CandidateLists(KindHooks):
         return list_all()
 
     def _algorithm_of_row(self, selection: Selection) -> list[Any]:
-        """Return the choice of a winner that is an algorithm; one that is refused is a miss."""
+        """Return the choice of a row whose winner is an algorithm of cuBLASLt; refused, a miss."""
         notes, answer = self._notes, self._notes.answer
         if not isinstance(answer, Winner) or answer.family is not Family.BLAS:
             return []

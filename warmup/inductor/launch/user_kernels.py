@@ -21,14 +21,13 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from warmup.core.errors import ProblemError
 from warmup.core.events import Hit
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import Family, Winner, portable_kwargs
+from warmup.core.rows import PLAIN_WORD, Family, Winner, portable_kwargs
 from warmup.inductor.compile_watch import Autotuner
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
 from warmup.keys.launch import AutotuneProblem
 from warmup.keys.question import Answers, CallsQuestion
 
-_WORD: Final = re.compile(r"[A-Za-z0-9_]{0,32}")  # as tables have it: no file, as an ir_override
 _UID: Final = HeuristicType.USER_AUTOTUNE.name.lower()
 
 
@@ -130,7 +129,7 @@ def _named(configs: Iterable[Any]) -> dict[Any, Any]:
     for config in configs:
         kwargs = portable_kwargs(config.all_kwargs())
         texts = [value for _, value in kwargs or () if isinstance(value, str)]
-        if kwargs is None or not all(map(_WORD.fullmatch, texts)):
+        if kwargs is None or not all(re.fullmatch(PLAIN_WORD, text) for text in texts):
             return {}
         if named.setdefault(Winner(Family.LAUNCH, _UID, kwargs), config) != config:
             return {}  # they differ in their hooks
