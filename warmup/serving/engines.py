@@ -18,7 +18,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -186,7 +186,10 @@ _LEAST_BLOCK: Final = 16  # of a product on tensor cores
 _LARGE: Final = (128, 128, 8, 3)  # what vLLM gives every M of a weight that it does not know
 _LARGE_M: Final = 128
 _LAST_M: Final = (64, 2048)  # of small sizes and of all, in vLLM's own buckets
-_ELSE: Final = "its M gets the tile of the next smaller M, or 128x128 from 128 on"
+_NONE: Final = (
+    "no BLOCK_K that a Triton candidate has at each M of the weight: build it with --set "
+    "backends=TRITON"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,43 +227,36 @@ class BatchInvariantTiles:
 def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
     """Return the tiles of the GEMM rows of *table* for vLLM's batch-invariant matmul.
 
-    A weight gets the BLOCK_K with the least total time of its rows, by the candidates that their
-    evidence names; where a row names none with a BLOCK_K, its slowest counts. An M gets the tile of
-    its row's winner, or else of its fastest candidate, that has the weight's BLOCK_K. Without one
-    it gets that of the next smaller M, from 128 on the tile of weights that vLLM does not know.
+    A weight gets the BLOCK_K with the least total time over its Ms, of those that the evidence of
+    each M names a candidate with; an M gets the fastest such candidate's tile. A weight without
+    such a BLOCK_K is left out, since its tiles would take the place of vLLM's own. From 128 on an M
+    above all of the table's gets the tile of weights that vLLM does not know.
     """
     arch = table.provenance.runtime.device.arch
     known = (each for start, each in _FAMILIES.items() if arch.startswith(start))
     family, shared, unbuffered = next(known, (None, 0, 0))
     left_out: dict[str, list[str]] = {}
-    rows: dict[Weight, list[tuple[int, str, _Candidates]]] = {}
+    measured: dict[Weight, dict[int, _Candidates]] = {}
+    keys: dict[Weight, list[str]] = {}
     for key, row in sorted(table.rows.items()):
         reason = _refusal(key, row) if family else f"vLLM has no tiles for {printable(arch)}"
         if reason is not None:
             left_out.setdefault(reason, []).append(key)
             continue
         sizes = kind_of(key).ingredients(key)
-        m = int(sizes["m"].rpartition("..")[2])
         weight = int(sizes["n"]), int(sizes["k"])
-        rows.setdefault(weight, []).append((m, key, _candidates(row, shared, unbuffered)))
+        keys.setdefault(weight, []).append(key)
+        m = int(sizes["m"].rpartition("..")[2])
+        best = measured.setdefault(weight, {}).setdefault(m, {})
+        for block_k, timed in _candidates(row, shared, unbuffered).items():
+            best[block_k] = min(timed, best.get(block_k, timed))
     weights = {}
-    for weight, measured in rows.items():
-        block_k = _block_k([candidates for _, _, candidates in measured if candidates])
-        best: dict[int, tuple[float, Tile]] = {}
-        for m, key, candidates in measured:
-            if block_k in candidates:
-                best[m] = min(candidates[block_k], best.get(m, candidates[block_k]))
-                continue
-            reason = "no Triton candidate for any M of the weight"
-            if block_k is not None:
-                which = " with the weight's BLOCK_K" if candidates else ""
-                reason = f"no Triton candidate{which}: {_ELSE}"
-            left_out.setdefault(reason, []).append(key)
-        if block_k is not None:
-            sizes_m = {m for m, _, _ in measured}
-            if max(sizes_m) < _LARGE_M:  # the last bucket serves every larger M too
-                sizes_m |= {*_LAST_M}
-            weights[weight] = block_k, _buckets(sizes_m, {m: tile for m, (_, tile) in best.items()})
+    for weight, by_m in measured.items():
+        block_k = _block_k(by_m.values())
+        if block_k is None:
+            left_out.setdefault(_NONE, []).extend(keys[weight])
+        else:
+            weights[weight] = block_k, _buckets({m: best[block_k][1] for m, best in by_m.items()})
     return BatchInvariantTiles(family, weights, left_out)
 
 
@@ -307,22 +303,20 @@ def _most_held(tile: Tile, block_k: int, unbuffered: int) -> int:
     return 2 * block_k * (block_m + block_n) * buffers + min(2 * block_m * block_n, 2**15) + 16
 
 
-def _block_k(measured: Sequence[_Candidates]) -> int | None:
+def _block_k(measured: Collection[_Candidates]) -> int | None:
     def total(block_k: int) -> tuple[float, int]:
-        return sum(one.get(block_k, max(one.values()))[0] for one in measured), block_k
+        return sum(one[block_k][0] for one in measured), block_k
 
-    return min({block_k for one in measured for block_k in one}, key=total, default=None)
+    return min(set.intersection(*map(set, measured)), key=total, default=None)
 
 
-def _buckets(sizes: Iterable[int], best: Mapping[int, Tile]) -> dict[int, Tile]:
-    buckets: dict[int, Tile] = {}
-    for m in sorted(sizes):
-        smaller = [each for each in best if each <= m]
-        if m in best or (smaller and m < _LARGE_M):
-            buckets[m] = best[max(smaller)]
-        elif m >= _LARGE_M:
-            buckets[m] = _LARGE
-    return buckets  # an M with no smaller one gets the tile of the next larger
+def _buckets(tiles: Mapping[int, Tile]) -> dict[int, Tile]:
+    largest = max(tiles)
+    if largest >= _LARGE_M:
+        return dict(sorted(tiles.items()))
+    # The last bucket serves every larger M too.
+    few, many = _LAST_M
+    return {**dict(sorted(tiles.items())), max(few, largest): tiles[largest], many: _LARGE}
 
 
 def _main() -> None:
