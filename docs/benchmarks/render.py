@@ -83,7 +83,7 @@ def microseconds(value: float) -> str:
 
 def sizes_of(bucket: Document) -> str:
     """Return the sizes of *bucket* as text."""
-    return ", ".join(f"{name}={size}" for name, size in bucket["bucket"].items())
+    return ",".join(f"{name}={size}" for name, size in bucket["bucket"].items())
 
 
 def zoo() -> str:
@@ -98,9 +98,9 @@ def zoo() -> str:
                 times = times_of(bucket)
                 own = [microseconds(times[each]) if each in times else "" for each in names]
                 over = [ratio(times, "table", base) for base in ("default", "max-autotune")]
-                yield (name.split("-", 2)[2], device, sizes_of(bucket), *own, *over)
+                yield (f"{name.split('-', 2)[2]}, {device}", sizes_of(bucket), *own, *over)
 
-    return grid(("model", "GPU", "bucket", *names, "over default", "over max-autotune"), rows())
+    return grid(("model, GPU", "bucket", *names, "over default", "over max-autotune"), rows())
 
 
 def zoo_means() -> str:
@@ -202,11 +202,11 @@ def compared() -> str:
                 over = [ratio(times, best, base) for base in ("default", "max-autotune")]
                 launched = "" if origin["launch"] == "cudagraph" else ", launched"
                 model = origin["model"].rpartition(":")[2]
-                yield (model, device, f"{sizes_of(bucket)}{launched}", *cells, *over)
+                yield (f"{model}, {device}", f"{sizes_of(bucket)}{launched}", *cells, *over)
 
     names = ("default", "max-autotune", "table", "table-padded")
     over = ("best table over default", "over max-autotune")
-    return grid(("model", "GPU", "bucket", *names, *over), rows())
+    return grid(("model, GPU", "bucket", *names, *over), rows())
 
 
 def products() -> str:

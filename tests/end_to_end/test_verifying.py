@@ -11,7 +11,7 @@ import pytest
 from own_processes import warmup_in
 from sample_tables import make_outcome
 
-from warmup.core.rows import Method, Row, Winner
+from warmup.core.rows import Family, Method, Row, Winner
 from warmup.core.trial import Tuned
 from warmup.keys.question import GemmQuestion
 from warmup.measuring.selection import make_row
@@ -55,6 +55,10 @@ def test_the_planted_row_is_named_and_an_unchanged_table_kept(
     assert (row.rival, done.verdict, done.lost) == (str(table.rows[key].winner), "rebuild", 0.5)
     failing = replace(row, time_us=None, rival=None)
     assert (failing.has_drifted, replace(done, timed=[failing]).verdict) == (True, "rebuild")
+    library = Winner(Family.EXTERN, "aten::mm", ())
+    alone = Row(library, replace(table.rows[key].evidence, runner_up=None))
+    done = verify(replace(table, rows={key: alone}), "1", device="cpu")
+    assert (done.timed, done.left, [*done.skipped.values()]) == ([], 0, [[key]])
     done = verify(table, "100%", device="cpu", limit_s=0.0)
     assert (done.timed, done.left, done.verdict) == ([], len(table.rows), "unknown")
 

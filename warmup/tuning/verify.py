@@ -174,6 +174,8 @@ def _why_not(key: str, row: Row, table: Table) -> str | None:
         return "winners of an invariant table are chosen by their bits first"
     if not kind.is_searchable or kind.rebuild is None:
         return f"rows of the kind {kind.name} need their model to be timed"
+    if row.winner.family is Family.EXTERN and row.evidence.runner_up is None:
+        return "the library's kernel won, and their evidence names no runner-up"
     return None
 
 
