@@ -19,7 +19,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 COMMITTED = Path(__file__).with_name("contract.json")
 _PLACE = re.compile(r"0x[0-9a-f]+")
-_MODULE = re.compile(r"\bwarmup\.[\w.]*\.")
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

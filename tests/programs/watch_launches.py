@@ -32,8 +32,7 @@ LIBRARY = ("aten::mm", "aten::addmm", "mkl::_mkl_linear", "mkldnn::_linear_point
 
 def launches(call: Callable[[], object], device: str) -> Counter[str]:
     """Return how often each product and each generated kernel runs in *call*."""
-    activities = [ProfilerActivity.CPU]
-    activities += [ProfilerActivity.CUDA] if device == "cuda" else []
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     settings = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     with profile(activities=activities, experimental_config=settings) as seen:
         call()
@@ -59,11 +58,10 @@ def main() -> None:
     with torch.no_grad():
         first = launches(lambda: served(*inputs), device)
         later = launches(lambda: served(*inputs), device)
-    report = None if handle is None else handle.report()
     counted = None
-    if report is not None:
-        counted = {"hits": report.hits, "misses": report.misses}
-        counted |= {"uncovered": sum(report.uncovered.values())}
+    if handle is not None:
+        report = handle.report()
+        counted = {name: getattr(report, name) for name in ("hits", "misses", "uncovered")}
     print(json.dumps({"extra": first - later, "once": later, "counted": counted}))  # noqa: T201  the result
 
 

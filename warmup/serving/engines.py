@@ -248,8 +248,8 @@ def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
         keys.setdefault(weight, []).append(key)
         m = int(sizes["m"].rpartition("..")[2])
         best = measured.setdefault(weight, {}).setdefault(m, {})
-        for block_k, timed in _candidates(row, shared, unbuffered).items():
-            best[block_k] = min(timed, best.get(block_k, timed))
+        for own, timed in _candidates(row, shared, unbuffered).items():
+            best[own] = min(timed, best.get(own, timed))
     weights = {}
     for weight, by_m in measured.items():
         block_k = _block_k(by_m.values())
