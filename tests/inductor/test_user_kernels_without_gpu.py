@@ -54,7 +54,7 @@ def test_without_a_row_its_own_tuner_measures_or_is_refused(found: dict[str, Any
 
     A config that is not in the user's list is not made.
     """
-    for label in ("strange", "missed", "strict"):
+    for label in ("strange", "missed", "strict", "absent"):
         assert (found[label]["events"], found[label]["error"]) == (FOUR, None), label
         assert found[label]["launched"] == found["measured"], label
     for refused in found["forbidden"]:

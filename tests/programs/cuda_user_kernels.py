@@ -77,8 +77,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
     tuner, tuned = Tuner(torch.device("cpu"), Method(), {}), list[Tuned]()
 
     def watch(winner: Winner | None, mode: str, n: int, **words: Any) -> dict[str, Any]:
-        LOG.clear()
-        WORK.clear()
+        LOG.clear(), WORK.clear()
         rows = {} if winner is None else {tuned[0].key: winner}
         with fresh_cache():
             _, result = h100.serve(lambda: call(n), rows, mode, tuner, **words)
@@ -102,6 +101,7 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         "strange": watch(strange, "fallback", SIZE),
         "missed": watch(row, "fallback", 64),
         "strict": watch(row, "strict", 128),
+        "absent": watch(None, "strict", 512),
         "forbidden": [watch(row, "fallback", 256, on_uncovered=Uncovered.FORBID) for _ in range(2)],
         "left": [config.kwargs["BLOCK"] for config in OUTSIDE.cache.values()],
     }

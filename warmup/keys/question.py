@@ -185,7 +185,7 @@ class Settings:
     ``searched`` are the kinds of which every decision has a row; of others without a row nothing is
     decided. A launch config that inductor lists alone is a decision then. Reductions are
     persistent, looped or split by inductor's rule without their kind, and grouped products the
-    library's.
+    library's. ``kinds`` are those that have rows.
 
     ``fixes_rows``: a row is computed alike beside any number of rows. A kernel that reduces has one
     config, no sum is split over the threads of a CPU, and what is fused into a template reads its
@@ -200,6 +200,7 @@ class Settings:
     search: Search = Search.DEFAULT
     neighbours: Callable[[Problem], Sequence[Winner]] = lambda _problem: ()
     searched: frozenset[str] = frozenset()
+    kinds: frozenset[str] = frozenset()
     fixes_rows: bool = False
     refuses_foreign: bool = False
     takes_library: bool = True

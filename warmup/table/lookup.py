@@ -128,6 +128,7 @@ class Lookup:
             search=self.search,
             neighbours=self.neighbours,
             searched=self.searches,
+            kinds=frozenset(kind_of(key).name for key in self.rows),
             fixes_rows=self.fixes_rows,
             refuses_foreign=refuses,
             takes_library=self.on_uncovered is Uncovered.LIBRARY,

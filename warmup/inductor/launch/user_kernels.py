@@ -25,7 +25,7 @@ from warmup.core.rows import PLAIN_WORD, Family, Winner, portable_kwargs
 from warmup.inductor.compile_watch import Autotuner
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
-from warmup.keys.launch import AutotuneProblem
+from warmup.keys.launch import AUTOTUNE, AutotuneProblem
 from warmup.keys.question import Answers, CallsQuestion
 
 _UID: Final = HeuristicType.USER_AUTOTUNE.name.lower()
@@ -40,6 +40,8 @@ class UserConfigs(KindHooks):
         self._before: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
 
     def attach(self, patches: Patches) -> None:
+        if not self._settings.measures and AUTOTUNE.name not in self._settings.kinds:
+            return  # each call of such a kernel outside of graphs would take longer for nothing
         patches.on_restore(self._deactivate)
         patches.hook(CachingAutotuner, "autotune_to_one_config", self._choose_in_graph)
         if Autotuner is not None:
