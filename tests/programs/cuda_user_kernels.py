@@ -101,9 +101,9 @@ def answer(case: dict[str, Any]) -> dict[str, Any]:
         "strange": watch(strange, "fallback", SIZE),
         "missed": watch(row, "fallback", 64),
         "strict": watch(row, "strict", 128),
-        "absent": watch(None, "strict", 512),
         "forbidden": [watch(row, "fallback", 256, on_uncovered=Uncovered.FORBID) for _ in range(2)],
         "left": [config.kwargs["BLOCK"] for config in OUTSIDE.cache.values()],
+        "absent": watch(None, "strict", 512),  # as without a table: the choice stays
     }
 
 
