@@ -70,6 +70,10 @@ _STARTED = {
     "Phi-3": ("started.py:phi3", _TEXT),
     "Qwen2.5": ("decoders.py:qwen2", _PROMPT),
     "DINOv2": ("started.py:dinov2", "--dims batch=1,8 --input x=[batch,3,518,518]:bf16"),
+    "UNet": (  # needs diffusers
+        "unet.py:unet",
+        "--dims batch=2 --input sample=[batch,4,128,128]:bf16 --input states=[batch,77,2048]:bf16",
+    ),
     "wav2vec2": ("started.py:wav2vec2", "--dims batch=1 --input input_values=[batch,160000]:bf16"),
 }
 _INVARIANT = {
@@ -88,9 +92,16 @@ _SERVED = "--seqlens 2,64,2048 --buckets 64,2048 --random 50 --starts range:{out
 _RANGED = f"--model {HERE}/zoo_models/decoders.py:qwen2 --input ids=[seqlen,1]:i64"
 
 _PRODUCTS = f"{H200}/products.bf16.json"
+_PLANTED = f"{H200}/vision-block.swiglu.bf16.json {_PRODUCTS} {H200}/zoo.modernbert.bf16.json"
+_TILED = f"python {HERE}/vllm_invariant.py --vllm .vllm --sizes 1,16,64,512,2048"
 _HASHED = (
     "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --side-by-side 4 "
     "--starts table=25,max-autotune=3,deterministic=2 --results {out}/hashes.json --limit {left}"
+)
+
+_HASHED_ALONE = (
+    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --record "
+    "--starts table=2,deterministic=2,max-autotune=1 --results {out}/modes.json --limit {left}"
 )
 
 # {out} is the folder of the results, {left} the seconds that are left.
@@ -159,13 +170,41 @@ SETS: dict[str, tuple[str, ...]] = {
         ),
     ),
     "user-kernels": ("python tests/programs/serve_user_kernels.py {out}/user-kernels",),
+    **{
+        f"algorithms-{name}": rows_of(
+            f"algorithms-{name}",
+            f"decoders.py:{model}",
+            "--dims batch=1,8,64;seqlen=1 --input ids=[batch,seqlen]:i64",
+            plain="",
+            blas="--set backends=ATEN,TRITON,CUBLASLT",
+        )
+        for name, model in (("Qwen2.5", "qwen2"), ("Llama-3", "llama3"))
+    },
     "algorithms": (f"python {HERE}/blas_rows.py --out {{out}}/blas-rows.json",),
     "verified": (f"python -m warmup check {_PRODUCTS} --verify 50",),
+    "planted": (f"python {HERE}/planted.py {_PLANTED} --limit 90 --out {{out}}/planted.json",),
+    # In .vllm the folder vllm/model_executor/determinism of a wheel of vLLM 0.33.0.
+    "vllm-tiles": (
+        f"{_TILED} --problems {{out}}/vllm-problems.json",
+        (
+            "python -m warmup build --problems {out}/vllm-problems.json --set backends=TRITON "
+            "--no-bundle --out {out}/vllm.json"
+        ),
+        (
+            "python -m warmup export {out}/vllm.json --to vllm-batch-invariant "
+            "--out {out}/vllm-tiles.py"
+        ),
+        f"{_TILED} --tiles {{out}}/vllm-tiles.py --out {{out}}/vllm-race.json",
+    ),
     "exported": (
         f"python -m warmup export {_PRODUCTS} --out {{out}}/lookup_table.json",
         "python -I tests/programs/serve_exported.py {out}",
     ),
     "hashes": (f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED}",),
+    # Starts alone, whose times count.
+    "modes": (
+        f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED_ALONE}",
+    ),
     "zoo": (f"python {HERE}/zoo.py --out {{out}}/zoo",),
     "bench-mm": ("python -m warmup bench mm --out {out}/bench-mm",),
     "bench-layers": ("python -m warmup bench layers --out {out}/bench-layers",),

@@ -12,8 +12,8 @@ bits at every M.
     python docs/benchmarks/vllm_invariant.py --vllm FOLDER --sweep TILES.py
 
 measures a grid of tiles instead and writes the best in the form of the export: for each weight the
-BLOCK_K with the least geometric mean over M. `--list` prints the tiles that vLLM would launch, and
-needs no GPU.
+BLOCK_K with the least geometric mean over M. Without a GPU `--list` prints the tiles that vLLM
+would launch, and `--problems FILE` writes what `warmup build --problems FILE` tunes for the export.
 """
 
 from __future__ import annotations
@@ -448,6 +448,15 @@ def list_configs(
             emit(n=weight[0], k=weight[1], m=m, vllm=str(own), tiles=str(new))
 
 
+def problems_of(wanted: Iterable[Weight], sizes: Iterable[int]) -> dict[str, Any]:
+    """Return the document of problems from which `warmup build` tunes each weight and M."""
+    layout = "bf16 a=row b=col out=bf16 | epilogue=none"
+    keys = [f"mm m={m} n={n} k={k} {layout}" for (n, k), m in product(wanted, sizes)]
+    common = {"count": 1, "kind": "gemm", "reason": "not_in_table"}
+    problems = [{**common, "key": key} for key in sorted(keys)]
+    return {"schema": 1, "digests": [], "problems": problems}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -456,6 +465,7 @@ def main() -> None:
     parser.add_argument("--tiles", type=Path)
     parser.add_argument("--sweep", type=Path)
     parser.add_argument("--list", action="store_true")
+    parser.add_argument("--problems", type=Path)
     parser.add_argument("--shapes", default=",".join((OWN, *SPLIT)))
     parser.add_argument("--sizes", type=numbers, default=numbers(SIZES))
     parser.add_argument("--rounds", type=int, default=15)
@@ -470,8 +480,10 @@ def main() -> None:
             wanted[weight] = f"{wanted[weight]} {name}" if weight in wanted else name
     if arguments.list:
         list_configs(matmul, arguments, wanted)
+    elif arguments.problems:
+        write(arguments.problems, problems_of(wanted, arguments.sizes))
     elif not torch.cuda.is_available():
-        parser.error("no GPU: --list alone needs none")
+        parser.error("no GPU: only --list and --problems need none")
     elif arguments.sweep:
         sweep(matmul, arguments, wanted)
     else:
