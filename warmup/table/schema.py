@@ -215,7 +215,8 @@ def choose_policy(
         # With these options its split size is measured while compiling, and no row could record it.
         options["triton.mix_order_reduction"] = False
     if asked.invariant and CUBLASLT in str(options["max_autotune_gemm_backends"]):
-        raise SettingsError(f"--invariant has no backend {CUBLASLT}", "leave out one of the two")
+        why = f"--invariant cannot choose algorithms of {CUBLASLT}"
+        raise SettingsError(why, f"remove {CUBLASLT} from --set backends, or --invariant")
     limit = asked.tolerance
     searches = {"launch"} if asked.invariant else SEARCH_FIELDS.keys()
     return Policy(
