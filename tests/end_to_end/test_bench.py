@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from own_processes import warmup_in
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 LINEAR = """
 import torch

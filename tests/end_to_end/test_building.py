@@ -249,7 +249,7 @@ def test_each_run_of_a_build_begins_with_the_same_values(tmp_path: Path) -> None
     assert [bucket["error"] < 1e-5 for bucket in buckets] == [True, True]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_real_workers_tune_what_a_build_on_one_device_does(tmp_path: Path) -> None:
     """Each problem has its row, and the one that cannot be rebuilt its reason: exit code 1.
 

@@ -37,7 +37,7 @@ def test_the_original_layer_builds(tmp_path: Path) -> None:
     assert f"{op} 1280x3420" in done.stdout
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_posted_script_builds_by_the_shortest_command(tmp_path: Path) -> None:
     """In a folder with a script alone: a table, a line on the inferred inputs, kept for `show`."""
     shutil.copy(PROGRAMS / "scripts" / "linear_script.py", tmp_path / "mlp.py")

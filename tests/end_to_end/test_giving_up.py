@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from own_processes import MODELS, PROGRAMS, answer_of
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 LINEAR = "packed_linear m=16 n=128 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 ALONE = LINEAR.replace("m=16", "m=32")

@@ -90,7 +90,7 @@ def exit_code(folder: Path, *more: str) -> Any:
     return stopped.value.code
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_what_can_be_rebuilt_asks_for_its_key(tmp_path: Path) -> None:
     """Post-ops, later epilogues, batches and dynamic dims; the others have their reasons.
 

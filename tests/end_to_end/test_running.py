@@ -98,7 +98,7 @@ def test_a_program_in_default_mode_is_answered_by_the_table(built: Built, tmp_pa
     assert (done.stdout, done.returncode) == ("served 16\n", 7)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_spawned_process_that_does_without_torch_compile_installs_too(
     built: Built, tmp_path: Path
 ) -> None:

@@ -97,7 +97,7 @@ def test_a_hook_that_raises_measures_nothing_either(serve: Serve) -> None:
         assert "RuntimeError: planted" in str(found["misses"]), (name, found["misses"])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_no_table_lets_anything_be_measured(serve: Serve) -> None:
     """Rows of another model, and rows for each question whose winners inductor does not offer."""
     names = ["mm", "bmm", "nn.functional.linear", "nn.functional.conv2d", "int8", "zoo:bert"]
@@ -111,7 +111,7 @@ def test_no_table_lets_anything_be_measured(serve: Serve) -> None:
             assert not [key for key in misses if key.startswith("hook ")], (rows, misses)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize(("mode", "every"), [("default", 9), ("max-autotune", 29)])
 def test_no_other_operator_is_measured(serve: Serve, mode: str, every: int) -> None:
     """Some of all operators that torch tests, whatever mode the caller keeps."""

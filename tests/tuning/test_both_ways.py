@@ -15,7 +15,7 @@ from forked_python import run_forked
 from warmup.serving.audit import audit
 from warmup.table.store import read
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.nightly
 
 ROOT = Path(__file__).resolve().parents[2]
 AS_IS = "packed_linear m=8 n=99 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=relu"

@@ -165,7 +165,7 @@ def test_a_build_writes_and_reports_what_it_pads(weighed: Weighed) -> None:
     ]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_padding_is_measured_for_the_range_that_is_served(
     run_once: Callable[..., tuple[Path, str]], variables: dict[str, str], head: str
 ) -> None:
