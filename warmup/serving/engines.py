@@ -229,8 +229,8 @@ def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
 
     A weight gets the BLOCK_K with the least total time over its Ms, of those that the evidence of
     each M names a candidate with; an M gets the fastest such candidate's tile. A weight without
-    such a BLOCK_K is left out, since its tiles would take the place of vLLM's own. From 128 on an M
-    above all of the table's gets the tile of weights that vLLM does not know.
+    such a BLOCK_K is left out, since its tiles would take the place of vLLM's own. Where all Ms are
+    below 128, larger ones get the tile of weights that vLLM does not know.
     """
     arch = table.provenance.runtime.device.arch
     known = (each for start, each in _FAMILIES.items() if arch.startswith(start))
