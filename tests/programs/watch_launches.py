@@ -46,8 +46,7 @@ def launches(call: Callable[[], object], device: str) -> Counter[str]:
 def main() -> None:
     table, device = sys.argv[1:]
     config.cpp.enable_kernel_profile = True
-    model = MLP().eval().to(device)
-    inputs = (example_inputs(64).to(device),)
+    model, inputs = MLP().eval().to(device), (example_inputs(64).to(device),)
     handle = None
     if table in MODES:
         config.freezing = True
