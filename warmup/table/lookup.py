@@ -119,7 +119,7 @@ class Lookup:
         """The keys for which inductor fused another way than their rows say."""
         return self._differing
 
-    @property
+    @cached_property  # over all rows; each kind's hooks read it, and each loaded graph
     def settings(self) -> Settings:
         refuses = self.on_miss is OnMiss.STRICT or self.on_uncovered is Uncovered.FORBID
         return Settings(
