@@ -311,12 +311,10 @@ def _block_k(measured: Collection[_Candidates]) -> int | None:
 
 
 def _buckets(tiles: Mapping[int, Tile]) -> dict[int, Tile]:
-    largest = max(tiles)
-    if largest >= _LARGE_M:
-        return dict(sorted(tiles.items()))
-    # The last bucket serves every larger M too.
-    few, many = _LAST_M
-    return {**dict(sorted(tiles.items())), max(few, largest): tiles[largest], many: _LARGE}
+    largest, (few, many) = max(tiles), _LAST_M
+    if largest >= _LARGE_M:  # the last bucket serves every larger M too
+        return dict(tiles)
+    return {**tiles, max(few, largest): tiles[largest], many: _LARGE}
 
 
 def _main() -> None:
