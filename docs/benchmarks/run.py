@@ -95,13 +95,8 @@ _PRODUCTS = f"{H200}/products.bf16.json"
 _PLANTED = f"{H200}/vision-block.swiglu.bf16.json {_PRODUCTS} {H200}/zoo.modernbert.bf16.json"
 _TILED = f"python {HERE}/vllm_invariant.py --vllm .vllm --sizes 1,16,64,512,2048"
 _HASHED = (
-    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --side-by-side 4 "
-    "--starts table=25,max-autotune=3,deterministic=2 --results {out}/hashes.json --limit {left}"
-)
-
-_HASHED_ALONE = (
-    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --devices cuda:0 --record "
-    "--starts table=2,deterministic=2,max-autotune=1 --results {out}/modes.json --limit {left}"
+    f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 --devices cuda:0 "
+    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --limit {left}"
 )
 
 # {out} is the folder of the results, {left} the seconds that are left.
@@ -200,10 +195,18 @@ SETS: dict[str, tuple[str, ...]] = {
         f"python -m warmup export {_PRODUCTS} --out {{out}}/lookup_table.json",
         "python -I tests/programs/serve_exported.py {out}",
     ),
-    "hashes": (f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED}",),
+    "hashes": (
+        (
+            f"{_HASHED} --side-by-side 4 --starts table=25,max-autotune=3,deterministic=2 "
+            "--results {out}/hashes.json"
+        ),
+    ),
     # Starts alone, whose times count.
     "modes": (
-        f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 {_HASHED_ALONE}",
+        (
+            f"{_HASHED} --record --starts table=2,deterministic=2,max-autotune=1 "
+            "--results {out}/modes.json"
+        ),
     ),
     "zoo": (f"python {HERE}/zoo.py --out {{out}}/zoo",),
     "bench-mm": ("python -m warmup bench mm --out {out}/bench-mm",),

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from diffusers import UNet2DConditionModel
 from random_weights import with_random_weights
 from torch import nn
 
-CROSS = ("DownBlock2D", *["CrossAttnDownBlock2D"] * 2)
-
 
 class Step(nn.Module):
-    """Latents (batch, 4, side, side) and text states (batch, words, width) to the noise in them."""
+    """Latents (batch, 4, side, side) and text states (batch, words, 2048) to the noise in them."""
 
-    def __init__(self, **widths: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        up = ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D")
         self.unet = UNet2DConditionModel(
-            down_block_types=CROSS, up_block_types=up, use_linear_projection=True, **widths
+            down_block_types=("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
+            up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
+            block_out_channels=(320, 640, 1280),
+            transformer_layers_per_block=(1, 2, 2),
+            attention_head_dim=(5, 10, 20),
+            cross_attention_dim=2048,
+            use_linear_projection=True,
         )
         self.register_buffer("time", torch.tensor(500), persistent=False)
 
@@ -31,24 +32,4 @@ class Step(nn.Module):
 
 def unet() -> nn.Module:
     """SDXL's widths, with 1, 2 and 2 layers of attention in a block."""
-    return with_random_weights(
-        lambda: Step(
-            block_out_channels=(320, 640, 1280),
-            transformer_layers_per_block=(1, 2, 2),
-            attention_head_dim=(5, 10, 20),
-            cross_attention_dim=2048,
-        )
-    )
-
-
-def tiny_unet() -> nn.Module:
-    """`unet`, small enough for a test."""
-    return with_random_weights(
-        lambda: Step(
-            block_out_channels=(32, 32, 64),
-            transformer_layers_per_block=(1, 1, 1),
-            attention_head_dim=(2, 2, 4),
-            cross_attention_dim=32,
-            layers_per_block=1,
-        )
-    )
+    return with_random_weights(Step)
