@@ -39,20 +39,20 @@ def in_vllm(source: str) -> dict[Any, Any]:
     return module["_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS"].get("hopper", {})
 
 
-def test_a_weight_gets_the_block_k_of_the_least_total_time_that_each_m_has() -> None:
-    """32 has no candidate at 48; 64 wins a row, and 128 the total."""
+def test_a_weight_gets_the_block_k_of_the_least_mean_time_that_each_m_has() -> None:
+    """32 has no candidate at 48; 64 wins a row and the total; 16 columns load too little."""
     won = {"BLOCK_M": 16, "BLOCK_N": 64, "BLOCK_K": 64, "num_warps": 4, "num_stages": 3}
     rows = {
         key_of(16): row_of("9.5 triton::mm 16x32x128 w2 s5", uid="triton::mm", **won),
         key_of("17..32"): row_of(
             "1.0 triton::mm 16x16x32 w4 s3; 5.0 triton::mm 32x64x64 w4 s3 fused; "
-            "6.0 triton::mm 32x32x128 w4 s3"
+            "16.0 triton::mm 32x32x128 w4 s3"
         ),
         key_of(48): row_of(
             "1.0 triton::warmup_mm_dots 1x1x2048 w8 s2; 2.0 triton::mm 128x256x128 w8 s4; "
             "3.0 triton::mm_persistent_tma 64x64x128 w8 s4 not fused; 7.0 triton::mm 64x64x64 w4 s4"
         ),
-        key_of(48, "addmm"): row_of("2.5 aten::mm; 2.9 triton::mm 32x64x128 w8 s4"),
+        key_of(48, "addmm"): row_of("2 triton::mm 16x16x128 w2 s3; 2.9 triton::mm 32x64x128 w8 s4"),
     }
     own = {16: (16, 32, 2, 5), 32: (32, 32, 4, 3), 48: (32, 64, 8, 4)}
     tiles, buckets = tiles_of(rows), {**own, 64: own[48], 2048: (128, 128, 8, 3)}

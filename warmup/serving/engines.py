@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import sys
@@ -185,6 +186,8 @@ _TILED: Final = re.compile(
 _LEAST_BLOCK: Final = 16  # of a product on tensor cores
 _LARGE: Final = (128, 128, 8, 3)  # what vLLM gives every M of a weight that it does not know
 _LARGE_M: Final = 128
+# Bytes that vLLM's single program on an SM has to load at once; on an H200 half took 1.7 times.
+_LEAST_LOADING: Final = 2**15
 _LAST_M: Final = (64, 2048)  # of small sizes and of all, in vLLM's own buckets
 _NONE: Final = (
     "no BLOCK_K that a Triton candidate has at each M of the weight: build it with --set "
@@ -227,10 +230,10 @@ class BatchInvariantTiles:
 def batch_invariant_tiles(table: Table) -> BatchInvariantTiles:
     """Return the tiles of the GEMM rows of *table* for vLLM's batch-invariant matmul.
 
-    A weight gets the BLOCK_K with the least total time over its Ms, of those that the evidence of
-    each M names a candidate with; an M gets the fastest such candidate's tile. A weight without
-    such a BLOCK_K is left out, since its tiles would take the place of vLLM's own. Where all Ms are
-    below 128, larger ones get the tile of weights that vLLM does not know.
+    A weight gets the BLOCK_K with the least geometric mean time over its Ms, of those that the
+    evidence of each M names a candidate with; an M gets the fastest such candidate's tile. A weight
+    without such a BLOCK_K is left out, since its tiles would take the place of vLLM's own. Where
+    all Ms are below 128, larger ones get the tile of weights that vLLM does not know.
     """
     arch = table.provenance.runtime.device.arch
     known = (each for start, each in _FAMILIES.items() if arch.startswith(start))
@@ -278,13 +281,13 @@ def _refusal(key: str, row: Row) -> str | None:
 
 
 def _candidates(row: Row, shared: int, unbuffered: int) -> _Candidates:
-    """Return the candidates that *shared* bytes hold, as they do `_LARGE` with the BLOCK_K."""
+    """Return what *shared* bytes hold, as they do `_LARGE` with its BLOCK_K, timed as in vLLM."""
     evidence = row.evidence
-    named = [(evidence.time_us, row.winner.short), *sorted(ranked(evidence.ranking))]
+    named = [(evidence.time_us, row.winner.short), *ranked(evidence.ranking)]
     if evidence.runner_up is not None and evidence.runner_up_us is not None:
         named.append((evidence.runner_up_us, evidence.runner_up))
     found: _Candidates = {}
-    for time_us, name in named:
+    for alone_us, name in named:
         if (match := _TILED.fullmatch(name)) is None:
             continue
         block_m, block_n, block_k, warps, stages = map(int, match.groups())
@@ -292,7 +295,9 @@ def _candidates(row: Row, shared: int, unbuffered: int) -> _Candidates:
         held = max(_most_held(each, block_k, unbuffered) for each in (tile, _LARGE))
         powers = (size & (size - 1) == 0 for size in (*tile[:3], block_k))
         if min(block_m, block_n, block_k) >= _LEAST_BLOCK and all(powers) and held <= shared:
-            found.setdefault(block_k, (time_us, tile))
+            loading = 2 * block_n * block_k * max(1, stages - 1)
+            timed = (alone_us * max(1.0, _LEAST_LOADING / loading), tile)
+            found[block_k] = min(timed, found.get(block_k, timed))
     return found
 
 
@@ -304,10 +309,8 @@ def _most_held(tile: Tile, block_k: int, unbuffered: int) -> int:
 
 
 def _block_k(measured: Collection[_Candidates]) -> int | None:
-    def total(block_k: int) -> tuple[float, int]:
-        return sum(one[block_k][0] for one in measured), block_k
-
-    return min(set.intersection(*map(set, measured)), key=total, default=None)
+    shared = sorted(set.intersection(*map(set, measured)))
+    return min(shared, key=lambda each: math.prod(one[each][0] for one in measured), default=None)
 
 
 def _buckets(tiles: Mapping[int, Tile]) -> dict[int, Tile]:
