@@ -10,6 +10,7 @@ are then timed again, the slowest first, until the limit.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,22 +18,37 @@ from pathlib import Path
 import torch
 from driver import say, write
 
-from warmup.core.rows import Row
+from warmup.core.rows import Row, Winner, ranked
 from warmup.table.schema import Table
 from warmup.table.store import read
 from warmup.tuning.verify import choice_named, verify
 
+TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")  # as rankings spell them
+
 
 def swapped(table: Table, behind: float) -> Iterator[tuple[str, Row]]:
-    """Yield every second row of *table* that is far enough ahead, with its runner-up as winner."""
+    """Yield every second row of *table* that has such a candidate, with that as its winner."""
     able = [
-        (key, row)
+        (key, row, wrong)
         for key, row in sorted(table.rows.items(), key=lambda each: -each[1].evidence.time_us)
-        if (row.evidence.runner_up_us or 0.0) >= behind * row.evidence.time_us
+        if (wrong := slower(row, behind)) is not None
     ]
-    for key, row in able[::2]:
-        wrong = choice_named(str(row.evidence.runner_up))
+    for key, row, wrong in able[::2]:
         yield key, Row(wrong, replace(row.evidence, runner_up=str(row.winner)))
+
+
+def slower(row: Row, behind: float) -> Winner | None:
+    """Return the fastest candidate of *row* at least *behind* times as slow, if it is spelled."""
+    evidence, own = row.evidence, dict(row.winner.kwargs)
+    if (evidence.runner_up_us or 0.0) >= behind * evidence.time_us:
+        return choice_named(str(evidence.runner_up))
+    for time_us, name in sorted(ranked(evidence.ranking)):
+        uid, _, tile = name.partition(" ")
+        sizes = dict(zip(TILE, map(int, re.findall(r"\d+", tile)), strict=False))
+        alike = uid == row.winner.uid and sizes.get("BLOCK_K") == own.get("BLOCK_K")
+        if alike and time_us >= behind * evidence.time_us:
+            return replace(row.winner, kwargs=tuple({**own, **sizes}.items()))
+    return None
 
 
 def main() -> None:

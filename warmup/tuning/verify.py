@@ -228,8 +228,7 @@ def choice_named(text: str) -> Winner:
 
 
 def _value_of(text: str) -> KwargValue:
-    number = text.removeprefix("-")
-    return int(text) if number.isdecimal() else _CONSTANTS.get(text, text)
+    return int(text) if text.removeprefix("-").isdecimal() else _CONSTANTS.get(text, text)
 
 
 @dataclass
@@ -294,7 +293,8 @@ class _ContenderTimer:
         evidence, band = self.row.evidence, self.tuner.method.near_tie
         if not evidence.is_unstable:
             band = max(band, evidence.band or 0.0)
-        along = evidence.along[-1][1] if evidence.along else None
+        behind = evidence.time_us / min(evidence.time_us, evidence.runner_up_us or math.inf)
+        along = evidence.along[-1][1] if evidence.along else behind
         return (along or 1.0) * (1 + band)
 
 
