@@ -1,4 +1,4 @@
-"""Fill the tables of README.md and of tables/README.md from the JSON results; draw three charts.
+"""Fill the tables of README.md and of tables/README.md from the JSON results; draw four charts.
 
     python docs/benchmarks/render.py            # write the pages and the charts
     python docs/benchmarks/render.py --check    # exit code 1 where a page is not up to date
@@ -33,6 +33,8 @@ CHARTED = {
     "table": "table",
     "bundle-graphs": "table and bundle",
 }
+MODES = ("max-autotune", "deterministic", "table")  # of starts whose outputs are hashed
+COLOURS = ("#9aa5b1", "#c8553d", "#3b6ea5", "#2a9d8f")
 _PART = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Document = Mapping[str, Any]
@@ -176,6 +178,19 @@ def charted_starts() -> dict[str, dict[str, tuple[float, int]]]:
     return found
 
 
+def hashed() -> dict[str, dict[str, tuple[int, int, float]]]:
+    """Return by mode and bucket how many hashes how many starts have, and a call's microseconds."""
+    found: dict[str, dict[str, tuple[int, int, float]]] = {mode: {} for mode in MODES}
+    for name in ("bits-modes-h200", "bits-tokens-h200"):
+        for mode, buckets in found.items():
+            own = [start for start in load(name)["starts"] if start["start"] == mode]
+            for place, bucket in enumerate(own[0]["hashes"]):
+                us = statistics.median(start.get("call_us", [0, 0])[place] for start in own)
+                hashes = {start["hashes"][bucket] for start in own}
+                buckets[bucket.replace(",", ", ")] = (len(hashes), len(own), us)
+    return found
+
+
 def readme_starts() -> str:
     """Return the starts of the README: seconds and benchmarks of each kind over empty caches."""
 
@@ -294,7 +309,7 @@ def fill(text: str) -> str:
 
 
 def draw() -> None:
-    """Draw the three charts of the pages: starts, the zoo, and the mix of sizes."""
+    """Draw the charts of starts, of the zoo, and of the mix of sizes."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -317,12 +332,11 @@ def draw() -> None:
 
     found = charted_starts()
     figure, axes = plt.subplots(figsize=(8, 0.9 + 0.8 * len(found)), layout="constrained")
-    colours = ("#9aa5b1", "#c8553d", "#3b6ea5", "#2a9d8f")
     for place, (kind, words) in enumerate(CHARTED.items()):
         rows = [row + 0.2 * (place - 1.5) for row in range(len(found))]
         own = [kinds[kind] for kinds in found.values()]
         times = [seconds for seconds, _ in own]
-        drawn = axes.barh(rows, times, height=0.19, color=colours[place], label=words)
+        drawn = axes.barh(rows, times, height=0.19, color=COLOURS[place], label=words)
         said = [f"{seconds:.3g} s, {count} benchmarks" for seconds, count in own]
         axes.bar_label(drawn, said, padding=3, fontsize=7)
     axes.set_yticks(range(len(found)), found)
@@ -348,6 +362,39 @@ def draw() -> None:
     bars("mix-h200", "300 requests of 6 sizes, two Llama-8B-shaped layers, H200", "ms", totals, 0)
 
 
+def draw_bits() -> None:
+    """Draw how many outputs the starts of each mode have, and how fast a call is."""
+    import matplotlib.pyplot as plt
+
+    found, of = hashed(), dict(zip(MODES, (COLOURS[1], COLOURS[0], COLOURS[2]), strict=True))
+    figure, (bits, speeds) = plt.subplots(
+        ncols=2, figsize=(8, 2.6), width_ratios=(3, 2), layout="constrained"
+    )
+    for place, (mode, buckets) in enumerate(found.items()):
+        rows = [row + 0.26 * (place - 1) for row in range(len(buckets))]
+        counts, starts, _ = zip(*buckets.values(), strict=True)
+        drawn = bits.barh(rows, counts, height=0.24, color=of[mode], label=mode)
+        bits.bar_label(drawn, [f"{number} starts" for number in starts], padding=3, fontsize=7)
+    bits.set_yticks(range(len(buckets)), buckets)
+    bits.set(xlabel="different outputs", xticks=range(3))
+    usual = list(found["max-autotune"].values())[-1][2]
+    over = {mode: usual / list(buckets.values())[-1][2] for mode, buckets in found.items()}
+    drawn = speeds.barh(list(over), list(over.values()), color=[of[mode] for mode in over])
+    speeds.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8)
+    speeds.set(xlabel=f"speed, {list(buckets)[-1]}", yticks=[])
+    for axes in (bits, speeds):
+        axes.invert_yaxis()
+        axes.margins(x=0.25)
+        axes.tick_params(labelsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle("Four layers of Qwen2.5-7B in fresh processes, H200, torch 2.11", fontsize=11)
+    figure.legend(
+        *bits.get_legend_handles_labels(), fontsize=8, loc="outside lower center", ncols=3
+    )
+    figure.savefig(HERE / "charts" / "same-bits.png", dpi=110)
+    plt.close(figure)
+
+
 def main() -> None:
     """Write the pages and the charts, or check the pages."""
     texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
@@ -357,6 +404,7 @@ def main() -> None:
     for path, text in filled.items():
         path.write_text(text, encoding="utf-8")
     draw()
+    draw_bits()
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from driver import DAY_S, ROOT, python_path, say
+from zoo_models.entries import SERVED
 
 from warmup.cli.streams import EXIT_UNDECIDED
 
@@ -92,12 +93,14 @@ _SERVED = "--seqlens 2,64,2048 --buckets 64,2048 --random 50 --starts range:{out
 _RANGED = f"--model {HERE}/zoo_models/decoders.py:qwen2 --input ids=[seqlen,1]:i64"
 
 _PRODUCTS = f"{H200}/products.bf16.json"
-_PLANTED = f"{H200}/vision-block.swiglu.bf16.json {_PRODUCTS} {H200}/zoo.modernbert.bf16.json"
 _TILED = f"python {HERE}/vllm_invariant.py --vllm .vllm --sizes 1,16,64,512,2048"
-_HASHED = (
-    f"python {HERE}/bits.py --model {HERE}/zoo_models/decoders.py:qwen2 --devices cuda:0 "
-    "--dims batch=1,8;seqlen=64 --input ids=[batch,seqlen]:i64 --limit {left}"
-)
+_HASHED = {
+    name: (
+        f"python {HERE}/bits.py --table {H200}/zoo.{name}.bf16.json --devices cuda:0 "
+        f"{shlex.join(SERVED[name].words)} --limit {{left}}"
+    )
+    for name in ("vit", "llama3-8b", "qwen2-7b-tokens", "modernbert")
+}
 
 # {out} is the folder of the results, {left} the seconds that are left.
 SETS: dict[str, tuple[str, ...]] = {
@@ -177,7 +180,8 @@ SETS: dict[str, tuple[str, ...]] = {
     },
     "algorithms": (f"python {HERE}/blas_rows.py --out {{out}}/blas-rows.json",),
     "verified": (f"python -m warmup check {_PRODUCTS} --verify 50",),
-    "planted": (f"python {HERE}/planted.py {_PLANTED} --limit 90 --out {{out}}/planted.json",),
+    # After vllm-tiles, whose table has Triton kernels alone.
+    "planted": (f"python {HERE}/planted.py {{out}}/vllm.json --out {{out}}/planted.json",),
     # In .vllm the folder vllm/model_executor/determinism of a wheel of vLLM 0.33.0.
     "vllm-tiles": (
         f"{_TILED} --problems {{out}}/vllm-problems.json",
@@ -195,17 +199,15 @@ SETS: dict[str, tuple[str, ...]] = {
         f"python -m warmup export {_PRODUCTS} --out {{out}}/lookup_table.json",
         "python -I tests/programs/serve_exported.py {out}",
     ),
-    "hashes": (
-        (
-            f"{_HASHED} --side-by-side 4 --starts table=25,max-autotune=3,deterministic=2 "
-            "--results {out}/hashes.json"
-        ),
+    "hashes": tuple(
+        f"{words} --side-by-side 8 --starts table=20 --results {{out}}/hashes-{name}.json"
+        for name, words in _HASHED.items()
     ),
     # Starts alone, whose times count.
     "modes": (
         (
-            f"{_HASHED} --record --starts table=2,deterministic=2,max-autotune=1 "
-            "--results {out}/modes.json"
+            f"{_HASHED['qwen2-7b-tokens']} --record "
+            "--starts table=2,deterministic=2,max-autotune=2 --results {out}/modes.json"
         ),
     ),
     "zoo": (f"python {HERE}/zoo.py --out {{out}}/zoo",),
