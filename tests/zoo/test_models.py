@@ -62,7 +62,7 @@ def test_no_model_is_measured_under_any_table(variables: Mapping[str, str], tmp_
             env={
                 **os.environ,
                 **variables,
-                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / rows),  # graphs of the other rows fit
+                "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / rows[:4]),  # graphs of the other rows fit
                 "PYTHONPATH": str(ROOT),
             },
             capture_output=True,
