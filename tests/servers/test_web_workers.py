@@ -93,10 +93,10 @@ def serving(folder: Path, table: Path, kind: str) -> Iterator[subprocess.Popen[s
     """A server whose processes have all compiled, or with preloaded code wait for a request."""
     words, count = SERVERS[kind]
     process = start(folder, table, *words)
-    asked, is_lazy = len(read(table).rows), "--preload" in words
+    asked, awaited = len(read(table).rows), 0 if "--preload" in words else count
     try:
         ended = time.monotonic() + LIMIT_S
-        while sum(len(run.hits) >= asked for run in runs_of(folder)) < (0 if is_lazy else count):
+        while sum(len(run.counts["hits"]) >= asked for run in runs_of(folder)) < awaited:
             assert process.poll() is None, process.communicate()[1][-3000:]
             assert time.monotonic() < ended
             time.sleep(0.1)
@@ -134,11 +134,11 @@ def test_the_processes_of_a_server_are_counted(kind: str, table: Path, tmp_path:
         answered_by = answer(tmp_path)
         process.send_signal(signal.SIGTERM)
         _, said = process.communicate(timeout=LIMIT_S)
-    runs = [run for run in runs_of(tmp_path) if run.hits]
+    runs = [run for run in runs_of(tmp_path) if run.counts["hits"]]
     count = SERVERS[kind][1]
     assert process.returncode == 0, said[-3000:]
-    assert [set(run.hits) for run in runs] == [set(rows)] * count
-    assert all(not run.misses and not run.uncovered for run in runs)
+    assert [set(run.counts["hits"]) for run in runs] == [set(rows)] * count
+    assert all(not run.counts["misses"] and not run.counts["uncovered"] for run in runs)
     assert answered_by in {int(run.name.rpartition("/")[2]) for run in runs}
     assert f"hits {count * len(rows)}, misses 0, uncovered 0" in said
     assert "processes 2, silent 0" in said
@@ -155,7 +155,7 @@ def test_the_processes_of_a_batch_are_counted(kind: str, table: Path, tmp_path: 
     _, said = process.communicate(timeout=LIMIT_S)
     assert process.returncode == (0 if kind == "torchrun" else 3), said[-3000:]
     runs = runs_of(tmp_path)
-    assert [set(run.hits) for run in runs] == [set(rows)] * 2
+    assert [set(run.counts["hits"]) for run in runs] == [set(rows)] * 2
     assert [run.rank for run in sorted(runs, key=lambda run: run.rank)] == (
         ["0", "1"] if kind == "torchrun" else ["", ""]
     )

@@ -21,6 +21,7 @@ from warmup.core.errors import (
     TableNotFoundError,
     TableSchemaError,
 )
+from warmup.core.rows import portable_kwargs
 from warmup.serving.audit import read_misses
 from warmup.table import store
 from warmup.table.codec import decode, encode
@@ -133,9 +134,8 @@ def test_a_value_that_a_field_cannot_have_is_refused_at_its_place() -> None:
         ("provenance", "device", "name"): ["a\nb", "\x1b[31m", "\u202e", "\x00"],
         (*ROW, "untrusted"): ["a\nb", "x" * 513],
     }
-    values: dict[Place, list[str]] = {
-        place: [json.dumps(text) for text in some] for place, some in texts.items()
-    }
+    values = {place: [*map(json.dumps, some)] for place, some in texts.items()}
+    assert not any(portable_kwargs({"ACC_TYPE": text}) for text in code)  # no row gets them
     values |= {
         (*ROW, "untrusted"): ["null", "5", *values[*ROW, "untrusted"]],
         (*WINNER, "fused"): ["null", "1"],

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -205,8 +206,9 @@ class Family(StrEnum):
 
 
 KwargValue = bool | int | str | None
-PLAIN_WORD: Final = r"[A-Za-z0-9_]{0,32}"  # a text among kwargs that is no dtype, and no file
 ALGORITHM_WORDS: Final = "[0-9a-f]{1,16}(?:_[0-9a-f]{1,16}){7}"  # of cuBLASLt
+# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
+KWARG_WORD: Final = rf"tl\.[a-z0-9]{{1,24}}|[A-Za-z0-9_]{{0,32}}|{ALGORITHM_WORDS}"
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 _SHORT_KWARGS: Final = {
@@ -276,7 +278,8 @@ def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], 
     """Return *kwargs* sorted by name, or None when a value cannot be written to a table."""
     portable: dict[str, KwargValue] = {}
     for name, value in kwargs.items():
-        if value is None or isinstance(value, (bool, str)):
+        is_word = isinstance(value, str) and re.fullmatch(KWARG_WORD, value)
+        if value is None or isinstance(value, bool) or is_word:
             portable[name] = value
         elif hasattr(value, "__index__") and -MAX_INT <= int(value) <= MAX_INT:
             portable[name] = int(value)

@@ -32,12 +32,11 @@ from warmup.core.device import CallCost, Device, Runtime
 from warmup.core.errors import ProblemError, TableFormatError, TableSchemaError
 from warmup.core.roofline import PeaksJson
 from warmup.core.rows import (
-    ALGORITHM_WORDS,
+    KWARG_WORD,
     L2,
     MAX_INT,
     MAX_RANKED,
     MAX_TOP_K,
-    PLAIN_WORD,
     Evidence,
     Family,
     Flag,
@@ -97,10 +96,7 @@ _Ranking = Annotated[
 ]
 _Uid = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:]{1,128}\Z")]
 _KwargName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]{0,63}\Z")]
-# Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
-_KwargWord = Annotated[
-    str, Meta(pattern=rf"\A(?:tl\.[a-z0-9]{{1,24}}|{PLAIN_WORD}|{ALGORITHM_WORDS})\Z")
-]
+_KwargWord = Annotated[str, Meta(pattern=rf"\A(?:{KWARG_WORD})\Z")]
 _Hash = Annotated[str, Meta(pattern=r"\A[0-9a-f]{8,64}\Z")]
 _OptionName = Annotated[
     str, Meta(max_length=4096, pattern=r"\A[a-z_][a-z0-9_]*(?:\.[a-z_][a-z0-9_]*)?\Z")

@@ -9,7 +9,6 @@ which `warmup.inductor.compile_watch` reports as uncovered: strict serving refus
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,7 +20,7 @@ from torch._inductor.runtime.triton_heuristics import CachingAutotuner
 from warmup.core.errors import ProblemError
 from warmup.core.events import Hit
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import PLAIN_WORD, Family, Winner, portable_kwargs
+from warmup.core.rows import Family, Winner, portable_kwargs
 from warmup.inductor.compile_watch import Autotuner
 from warmup.inductor.patches import Function, KindHooks, Patches
 from warmup.inductor.versions import Version
@@ -130,8 +129,7 @@ def _named(configs: Iterable[Any]) -> dict[Any, Any]:
     named: dict[Any, Any] = {}
     for config in configs:
         kwargs = portable_kwargs(config.all_kwargs())
-        texts = [value for _, value in kwargs or () if isinstance(value, str)]
-        if kwargs is None or not all(re.fullmatch(PLAIN_WORD, text) for text in texts):
+        if kwargs is None:
             return {}
         if named.setdefault(Winner(Family.LAUNCH, _UID, kwargs), config) != config:
             return {}  # they differ in their hooks
