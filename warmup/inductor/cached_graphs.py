@@ -98,7 +98,8 @@ class CachedGraphs(Hooks):
         patches.hook(FxGraphCache, "cache_hit_post_compile", self._cache_hit_post_compile)
         patches.hook(FxGraphCache, "_lookup_graph", self._lookup_graph)
         patches.hook(CompiledFxGraph, "post_compile", self._post_compile)
-        if precompile := sys.modules.get("torch._precompile"):  # imported by torch that has it
+        precompile = sys.modules.get("torch._precompile")
+        if hasattr(precompile, "_read_artifact"):  # torch 2.15; 2.14 reads captures elsewhere
             patches.hook(precompile, "_build_python_source", self._write_source)
             patches.hook(precompile, "_read_artifact", self._read_source)
 

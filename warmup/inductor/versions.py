@@ -77,6 +77,7 @@ _DOOR: Final = (
     "torch._inductor.choices:register_inductor_choices",
     "torch._inductor.choices:unregister_inductor_choices",
 )
+_CAPTURES: Final = ("torch._precompile:_build_python_source", "torch._precompile:_read_artifact")
 _SIZE_HINT: Final = "torch._inductor.scheduler:Scheduler.dep_size_hint(self, dep)"
 VERSIONS: Final[Mapping[tuple[int, int], Version]] = {
     (2, 11): Version(_PARAMS, (_PARAMS, *_FLAG, _SIZE_HINT), _set_dirty, _score_by_name),
@@ -85,7 +86,7 @@ VERSIONS: Final[Mapping[tuple[int, int], Version]] = {
     (2, 14): Version(_PARAMS_2_14, (_PARAMS_2_14, *_VARIABLES), _set_dirty_in_context),
     (2, 15): Version(
         _PARAMS_2_14,
-        (_PARAMS_2_14, *_VARIABLES, f"{_DOOR[0]}(key,factory)", f"{_DOOR[1]}(key)"),
+        (_PARAMS_2_14, *_VARIABLES, *_CAPTURES, f"{_DOOR[0]}(key,factory)", f"{_DOOR[1]}(key)"),
         _set_dirty_in_context,
         choices_door=_DOOR,
     ),
