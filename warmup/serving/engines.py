@@ -186,7 +186,7 @@ _TILED: Final = re.compile(
 _LEAST_BLOCK: Final = 16  # of a product on tensor cores
 _LARGE: Final = (128, 128, 8, 3)  # what vLLM gives every M of a weight that it does not know
 _LARGE_M: Final = 128
-# Bytes that vLLM's single program on an SM has to load at once; on an H200 half took 1.7 times.
+# Bytes for vLLM's single program on an SM to load at once: half took an H200 1.7 times as long.
 _LEAST_LOADING: Final = 2**15
 _LAST_M: Final = (64, 2048)  # of small sizes and of all, in vLLM's own buckets
 _NONE: Final = (

@@ -2,7 +2,8 @@
 
 A GEMM is rebuilt from its key, and its winner takes turns with the library's kernel and the
 runner-up of its evidence, as candidates of a build do. A row has drifted where, twice, another of
-them is faster by more than the noise band. All have one clock, so that another clock is no drift.
+them is faster by more than at the build, and than the noise band. All have one clock, so that
+another clock is no drift.
 """
 
 from __future__ import annotations
@@ -291,11 +292,11 @@ class _ContenderTimer:
     def _limit(self) -> float:
         """How many times as long as the fastest the winner may take, as far as at the build."""
         evidence, band = self.row.evidence, self.tuner.method.near_tie
+        behind = evidence.along[-1][1] if evidence.along else None
         if not evidence.is_unstable:
-            band = max(band, evidence.band or 0.0)
-        behind = evidence.time_us / min(evidence.time_us, evidence.runner_up_us or math.inf)
-        along = evidence.along[-1][1] if evidence.along else behind
-        return (along or 1.0) * (1 + band)
+            band, rival_us = max(band, evidence.band or 0.0), evidence.runner_up_us or math.inf
+            behind = behind or max(1.0, evidence.time_us / rival_us)
+        return (behind or 1.0) * (1 + band)
 
 
 def _ratios(own: Outcome, rival: Outcome) -> tuple[float, float]:
