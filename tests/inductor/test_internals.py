@@ -134,8 +134,8 @@ def test_detaching_leaves_no_trace() -> None:
 def test_a_failed_attach_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     before = _snapshot()
     lookup = Lookup({}, OnMiss.FALLBACK, Emitter([]))
-    monkeypatch.setattr(LaunchConfigs, "attach", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    monkeypatch.setattr(LaunchConfigs, "attach", lambda _, patches: patches.hook(torch, "x", id))
+    with pytest.raises(InductorChangedError, match=r"torch\.x is gone"):
         connect().attach(lookup, {}, "tag")
     assert _snapshot() == before
 

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from warmup.core.errors import (
     AdapterError,
     ForeignGraphError,
+    InductorChangedError,
     MissError,
     MissReason,
     ProblemError,
@@ -219,7 +220,8 @@ class Patches:
             return _named_as(function, guarded)
 
         with _changing:
-            raw = vars(owner)[name]
+            if (raw := vars(owner).get(name)) is None:
+                raise InductorChangedError(f"{owner.__name__}.{name} is gone")
             is_bound = isinstance(raw, (classmethod, staticmethod))
             layer = _Layer(owner, name, raw, raw.__func__ if is_bound else raw)
             replacement = replaced(layer)

@@ -282,11 +282,8 @@ def _refusal(key: str, row: Row) -> str | None:
 
 def _candidates(row: Row, shared: int, unbuffered: int) -> _Candidates:
     """Return what *shared* bytes hold, as they do `_LARGE` with its BLOCK_K, timed as in vLLM."""
-    evidence = row.evidence
-    named = [(evidence.time_us, row.winner.short), *ranked(evidence.ranking)]
-    if evidence.runner_up is not None and evidence.runner_up_us is not None:
-        named.append((evidence.runner_up_us, evidence.runner_up))
     found: _Candidates = {}
+    named = ((row.evidence.time_us, row.winner.short), *ranked(row.evidence.ranking))
     for alone_us, name in named:
         if (match := _TILED.fullmatch(name)) is None:
             continue
