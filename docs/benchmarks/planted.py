@@ -2,7 +2,7 @@
 
     python docs/benchmarks/planted.py TABLE... --limit 120 --out planted.json
 
-Every second row that has a runner-up at least --behind times as slow gets it as its winner, as if
+Every second row that has a candidate at least --behind times as slow gets it as its winner, as if
 that had been the fastest at the build; --behind has to be above the band of a near tie. All rows
 are then timed again, the slowest first, until the limit.
 """
@@ -27,7 +27,7 @@ TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages")  # as rankin
 
 
 def swapped(table: Table, behind: float) -> Iterator[tuple[str, Row]]:
-    """Yield every second row of *table* that has such a candidate, with that as its winner."""
+    """Yield every second row of *table* that has a slower candidate, with that as its winner."""
     able = [
         (key, row, wrong)
         for key, row in sorted(table.rows.items(), key=lambda each: -each[1].evidence.time_us)

@@ -306,8 +306,8 @@ def _most_held(tile: Tile, block_k: int, unbuffered: int) -> int:
 
 
 def _block_k(measured: Collection[_Candidates]) -> int | None:
-    shared = sorted(set.intersection(*map(set, measured)))
-    return min(shared, key=lambda each: math.prod(one[each][0] for one in measured), default=None)
+    common = sorted(set.intersection(*map(set, measured)))
+    return min(common, key=lambda each: math.prod(one[each][0] for one in measured), default=None)
 
 
 def _buckets(tiles: Mapping[int, Tile]) -> dict[int, Tile]:
