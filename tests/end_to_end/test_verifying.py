@@ -24,9 +24,9 @@ Built = tuple[Path, dict[str, Any]]
 
 
 def planted(table: Table, key: str, winner: Winner) -> Table:
-    """*table* with a wrong *winner* for *key*, as if the other had been slower at the build."""
+    """*table* with a wrong *winner* for *key*, as if the other had been slower, without noise."""
     row = table.rows[key]
-    evidence = replace(row.evidence, runner_up=str(row.winner))
+    evidence = replace(row.evidence, runner_up=str(row.winner), flags=())
     return replace(table, rows={**table.rows, key: Row(winner, evidence)})
 
 
