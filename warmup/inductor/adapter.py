@@ -143,7 +143,7 @@ class Inductor:
                     from warmup.inductor.weight_watch import WeightWatch
 
                     WeightWatch(answers).attach(patches)
-                graphs = CachedGraphs(answers, cache_tag)
+                graphs = CachedGraphs(self.version, answers, cache_tag)
                 graphs.attach(patches)
                 counting: Answers = graphs
                 firewall.answers = graphs
@@ -156,7 +156,7 @@ class Inductor:
                     if kind.hooks is not None:
                         hooks: type[KindHooks] = pkgutil.resolve_name(kind.hooks)
                         hooks(self.version, counting).attach(patches)
-                for watch in (BenchmarkWatch, OnlineTunerWatch):
+                for watch in (BenchmarkWatch, functools.partial(OnlineTunerWatch, self.version)):
                     watch(lambda site: answers.emit(Benchmarked(site))).attach(patches)
                 FrameWatch(answers).attach(patches)
                 list_one_isa(patches)

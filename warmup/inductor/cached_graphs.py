@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import importlib
 import re
-import sys
 import threading
 import uuid
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
@@ -38,7 +38,7 @@ from warmup.core.events import ForeignGraph, GraphLoaded, Hit, HookEvent, Missed
 from warmup.core.rows import Winner
 from warmup.inductor.internals import DEFERRED_KERNEL_INTERNALS, check_internals
 from warmup.inductor.patches import Firewall, Function, Hooks, Patches
-from warmup.inductor.versions import version_for
+from warmup.inductor.versions import READS_CAPTURE, Version, version_for
 from warmup.keys.question import Answers, Question
 from warmup.keys.registry import kind_of
 
@@ -85,8 +85,8 @@ class CachedGraphs(Hooks):
     As answers it passes every call on to *answers*, and counts the decisions for their graph.
     """
 
-    def __init__(self, answers: Answers, tag: str) -> None:
-        self._answers, self._tag = answers, tag
+    def __init__(self, version: Version, answers: Answers, tag: str) -> None:
+        self._version, self._answers, self._tag = version, answers, tag
         self.settings, self.find = answers.settings, answers.find
         self._refused: set[str] = set()
         self._owner = uuid.uuid4().hex
@@ -98,8 +98,8 @@ class CachedGraphs(Hooks):
         patches.hook(FxGraphCache, "cache_hit_post_compile", self._cache_hit_post_compile)
         patches.hook(FxGraphCache, "_lookup_graph", self._lookup_graph)
         patches.hook(CompiledFxGraph, "post_compile", self._post_compile)
-        precompile = sys.modules.get("torch._precompile")
-        if hasattr(precompile, "_read_artifact"):  # torch 2.15; 2.14 reads captures elsewhere
+        if self._version.has(READS_CAPTURE):
+            precompile = importlib.import_module("torch._precompile")
             patches.hook(precompile, "_build_python_source", self._write_source)
             patches.hook(precompile, "_read_artifact", self._read_source)
 

@@ -3,8 +3,8 @@
 `FrameWatch` reports the frames that dynamo compiles no graph of, or breaks apart, `BenchmarkWatch`
 every benchmark that inductor runs, with the site that started it: benchmarker methods call each
 other, so only the outermost call of a thread counts. `OnlineTunerWatch` reports what measures real
-calls, beside inductor's benchmarker.
-Also whether compiles began before anything was attached: such graphs never ask a table.
+calls, beside inductor's benchmarker. Also whether compiles began before anything was attached:
+such graphs never ask a table.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from torch.cuda import tunable
 from warmup.core.events import FrameSkipped
 from warmup.core.roofline import dtype_name
 from warmup.inductor.patches import Function, Hooks, Patches
+from warmup.inductor.versions import PLUGINS, Version
 from warmup.keys.kind import Linear
 from warmup.keys.question import Answers
 
@@ -41,13 +42,8 @@ from warmup.keys.question import Answers
 _LINEARS: Final = frozenset({"addmm", "linear", "matmul", "mm"})
 
 _MATRIX: Final = 2  # dims of a weight; the operands of a product are as many
-_MATMULS: Final = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "_scaled_mm", "convolution"),
-        *("mkldnn_rnn_layer", "_cudnn_rnn"),
-    )
-)
+_OPS: Final = "mm addmm bmm baddbmm mv addmv _scaled_mm convolution mkldnn_rnn_layer _cudnn_rnn"
+_MATMULS: Final = frozenset(f"aten::{name}" for name in _OPS.split())
 _GRAPH_CALL: Final = "## Call CompiledFxGraph"  # of the profiler (torch/_inductor/output_code.py)
 _EXPLANATION: Final = "\n  Explanation: "  # in the text of a graph break
 _RESUMED: Final = re.compile(r"torch_dynamo_resume_in_(.+)_at_(\d+)")  # what follows a break
@@ -330,18 +326,18 @@ class BenchmarkWatch(Hooks):
 class OnlineTunerWatch(Hooks):
     """Reports each tuner of real calls to *report*, as a site, once; it may refuse the compile.
 
-    A plugin of inductor's kernels (torch 2.15) is left out of the kernels. Cudnn's benchmark mode
-    and TunableOp are torch's own, and only whoever switched them on can switch them off.
+    A plugin of inductor's kernels is left out of the kernels. Cudnn's benchmark mode and TunableOp
+    are torch's own, and only whoever switched them on can switch them off.
     """
 
-    def __init__(self, report: Callable[[str], None]) -> None:
-        self._report = report
+    def __init__(self, version: Version, report: Callable[[str], None]) -> None:
+        self._version, self._report = version, report
         self._reported: set[str] = set()
 
     def attach(self, patches: Patches) -> None:
         patches.on_restore(self._deactivate)
         patches.hook(compile_fx_module, "compile_fx", self._compile)
-        if hasattr(triton_heuristics, "get_caching_autotuner_plugins"):
+        if self._version.has(PLUGINS):
             patches.hook(triton_heuristics, "get_caching_autotuner_plugins", self._plugins)
 
     def _compile(self, original: Function, *args: Any, **kwargs: Any) -> Any:

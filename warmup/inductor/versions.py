@@ -61,6 +61,9 @@ class Version:
     fusion_score: Callable[[Any, Any, Any, int], int] = _score_of_scheduler
     choices_door: tuple[str, ...] = ()
 
+    def has(self, internal: str) -> bool:
+        return internal in self.internals
+
     def template_params(self, kwargs: Mapping[str, Any]) -> Any:
         """Return *kwargs* as the params of a template."""
         return pkgutil.resolve_name(self.params)(dict(kwargs))
@@ -77,19 +80,18 @@ _DOOR: Final = (
     "torch._inductor.choices:register_inductor_choices",
     "torch._inductor.choices:unregister_inductor_choices",
 )
-_CAPTURES: Final = ("torch._precompile:_build_python_source", "torch._precompile:_read_artifact")
+READS_CAPTURE: Final = "torch._precompile:_read_artifact"
+_CAPTURES: Final = (READS_CAPTURE, "torch._precompile:_build_python_source")
+PLUGINS: Final = "torch._inductor.runtime.triton_heuristics:get_caching_autotuner_plugins"
 _SIZE_HINT: Final = "torch._inductor.scheduler:Scheduler.dep_size_hint(self, dep)"
+_OF_2_14: Final = (_PARAMS_2_14, *_VARIABLES, PLUGINS)
+_OF_2_15: Final = (*_OF_2_14, *_CAPTURES, f"{_DOOR[0]}(key,factory)", f"{_DOOR[1]}(key)")
 VERSIONS: Final[Mapping[tuple[int, int], Version]] = {
     (2, 11): Version(_PARAMS, (_PARAMS, *_FLAG, _SIZE_HINT), _set_dirty, _score_by_name),
     (2, 12): Version(_PARAMS, (_PARAMS, *_FLAG), _set_dirty),
     (2, 13): Version(_PARAMS, (_PARAMS, *_VARIABLES), _set_dirty_in_context),
-    (2, 14): Version(_PARAMS_2_14, (_PARAMS_2_14, *_VARIABLES), _set_dirty_in_context),
-    (2, 15): Version(
-        _PARAMS_2_14,
-        (_PARAMS_2_14, *_VARIABLES, *_CAPTURES, f"{_DOOR[0]}(key,factory)", f"{_DOOR[1]}(key)"),
-        _set_dirty_in_context,
-        choices_door=_DOOR,
-    ),
+    (2, 14): Version(_PARAMS_2_14, _OF_2_14, _set_dirty_in_context),
+    (2, 15): Version(_PARAMS_2_14, _OF_2_15, _set_dirty_in_context, choices_door=_DOOR),
 }
 
 
