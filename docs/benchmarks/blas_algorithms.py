@@ -8,6 +8,10 @@ beside torch's call, cuBLASLt's first answer and that once more, whose ratio is 
 call is `torch.mm` (by cuBLAS), `torch.addmm`, `torch._addmm_activation` or `torch._scaled_mm` (by
 cuBLASLt). An activation is also timed as a compiled kernel after the product, and in the region
 that max-autotune compiles; GELU is by tanh. What OUT has is not measured again.
+
+With `--variations` the fastest algorithms are also varied in each number of their config, as far as
+cuBLASLt's check passes, again from the fastest of these until none is 1 % faster, and the fastest
+of all is measured as "varied" beside the others.
 """
 
 import argparse
@@ -48,6 +52,7 @@ FORMS |= dict.fromkeys(ACTIVATIONS, ("bert-up", "vit-b-up", "opt-up"))
 ROWS, DTYPES = (1, 64, 1024, 16, 256, 4096, 8), "bf16,fp8,fp8-fast"  # a limit cuts off the last
 DEVICE, BF16, FP8 = torch.device("cuda", 0), torch.bfloat16, torch.float8_e4m3fn
 ASKED, TOP, GAIN, TOLERANCE, CYCLES = 64, 5, 1.03, 1e-2, 500_000
+VARIED, STEPS, STEP_GAIN = 2, 3, 1.01  # algorithms that a step varies, steps, what a step must gain
 # cublasLt.h and library_types.h of CUDA 13: types, epilogues, attributes with their sizes in bytes.
 COMPUTE, TYPES = (68, 0), {BF16: 14, FP8: 28}
 EPILOGUES = {"none": 1, "bias": 4, "gelu": 36, "relu": 6}
@@ -57,6 +62,8 @@ ATTRIBUTES = {
     "workspace": (1, 8), "a": (5, 4), "b": (6, 4), "c": (7, 4), "d": (8, 4),  # of a preference
 }  # fmt: skip
 CONFIG = ("id", "tile", "splitk", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
+REDUCTIONS, SPLITS, CLUSTERS, INNERS = (0, 1, 2, 4), (1, 2, 3, 4, 5, 6, 8, 12, 16), 64, 8
+TILE_IDS, STAGES_IDS, CUSTOM_MAX, SWIZZLING = 6, 13, 7, 2  # cublasLtMatmulAlgoCapAttributes_t
 Problem = tuple[int, str, str, int, str]  # workspace in MiB, dtype, epilogue, rows, width
 
 
@@ -71,7 +78,9 @@ FUNCTIONS = {  # which all return a cublasStatus_t, an int
     "Create": "p", "MatmulDescCreate": "pii", "MatmulDescSetAttribute": "pipz",
     "MatrixLayoutCreate": "piuuu", "MatmulPreferenceCreate": "p",
     "MatmulPreferenceSetAttribute": "pipz", "MatmulAlgoGetHeuristic": "pppppppipp",
-    "MatmulAlgoConfigGetAttribute": "pipzp", "Matmul": "ppppppppppppppzp",
+    "MatmulAlgoConfigGetAttribute": "pipzp", "MatmulAlgoConfigSetAttribute": "pipz",
+    "MatmulAlgoCapGetAttribute": "pipzp", "MatmulAlgoCheck": "pppppppp",
+    "Matmul": "ppppppppppppppzp",
 }  # fmt: skip
 
 
@@ -105,6 +114,36 @@ class Lt:
             words = (number, byref(one), 2 if name in {"inner", "cluster"} else 4)
             self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words, byref(c_size_t()))
         return {name: one.value for name, one in held.items()}
+
+    def capability(self, answer: Answer, number: int) -> list[int]:
+        held, size = (c_uint32 * 512)(), c_size_t()
+        words = (number, byref(held), 2048 if number in {TILE_IDS, STAGES_IDS} else 4, byref(size))
+        self.call("MatmulAlgoCapGetAttribute", byref(answer), *words)
+        return [*held[: size.value // 4]]
+
+    def neighbours(self, answer: Answer) -> Iterator[tuple[str, Answer]]:
+        """Yield copies of *answer* of which a number of the config is another, with its name."""
+        own, count = self.config(answer), partial(self.capability, answer)
+        values: dict[str, Any] = {
+            "tile": count(TILE_IDS), "stages": count(STAGES_IDS), "cluster": range(CLUSTERS),
+            "custom": range(count(CUSTOM_MAX)[0] + 1), "swizzling": range(count(SWIZZLING)[0] + 1),
+            "inner": range(INNERS),
+        }  # fmt: skip
+        changes = [{name: value} for name, listed in values.items() for value in listed]
+        splits = itertools.product(SPLITS, REDUCTIONS)
+        changes += [{"splitk": a, "reduction": b} for a, b in splits if (a == 1) == (b == 0)]
+        for change in changes:
+            if all(own[name] == value for name, value in change.items()):
+                continue
+            made = Answer.from_buffer_copy(answer)
+            try:
+                for name, value in change.items():
+                    size = 2 if name in {"inner", "cluster"} else 4
+                    words = (CONFIG.index(name), byref(c_uint64(value)), size)
+                    self.call("MatmulAlgoConfigSetAttribute", byref(made), *words)
+            except RuntimeError:
+                continue
+            yield next(iter(change)), made
 
 
 class Operands:
@@ -146,6 +185,15 @@ class Operands:
         words = (self.descriptors[0], *self.layouts, self.layouts[2], self.preference)
         self.lt.call("MatmulAlgoGetHeuristic", self.lt.handle, *words, count, made, byref(found))
         return [answer for answer in made[: found.value] if not answer.rest[0]]
+
+    def passes(self, answer: Answer) -> bool:
+        """Say whether cuBLASLt can compute these operands so; its workspace is then known."""
+        checked, layouts = Answer(), (*self.layouts, self.layouts[2])
+        words = (self.lt.handle, self.descriptors[0], *layouts, byref(answer), byref(checked))
+        if self.lt.functions["MatmulAlgoCheck"](*words) or checked.rest[0]:
+            return False
+        answer.workspace = checked.workspace
+        return bool(checked.workspace <= self.room.nbytes)
 
     def by_answer(self, answer: Answer, number: int) -> torch.Tensor:
         one, (w_layout, x_layout, layout) = number % self.count, self.layouts
@@ -195,8 +243,42 @@ def timed(calls: Any, sets: Operands, rounds: int, launch: Launch = Launch.EAGER
     return {n: [round(t, 3) for t in s.times_us] for n, s in run_rounds(batches, rounds).items()}
 
 
-def measure(problem: Problem, lt: Lt, *, compiles: bool) -> dict[str, Any]:
-    """Return the figures of *problem*, whose region is compiled if that is asked for."""
+def vary(sets: Operands, lt: Lt, found: list[tuple[float, Answer]], expected: torch.Tensor) -> Any:
+    """Return the fastest algorithm around the *found*, and by name how many were right and faster.
+
+    A faster one is a step's that is faster than the fastest before it.
+    """
+    counts: dict[str, list[int]] = {name: [0, 0] for name in ("wrong", *CONFIG)}
+    seen, fastest = {bytes(one.algorithm) for _, one in found}, min(us for us, _ in found)
+    for _ in range(STEPS):
+        before, fresh = fastest, list[tuple[str, Answer]]()
+        for _, one in sorted(found, key=lambda pair: pair[0])[:VARIED]:
+            for name, made in lt.neighbours(one):
+                if bytes(made.algorithm) in seen or not sets.passes(made):
+                    continue
+                seen.add(bytes(made.algorithm))
+                try:
+                    check(partial(sets.by_answer, made), sets, expected)
+                    fresh.append((name, made))
+                except (RuntimeError, ValueError):
+                    counts["wrong"][0] += 1
+        calls = {index: partial(sets.by_answer, made) for index, (_, made) in enumerate(fresh)}
+        times = timed(calls, sets, 3) if calls else {}
+        for index, (name, made) in enumerate(fresh):
+            us = median(times[index])
+            counts[name][0] += 1
+            counts[name][1] += us * STEP_GAIN < before
+            found.append((us, made))
+            fastest = min(fastest, us)
+        if fastest * STEP_GAIN > before:
+            break
+    near = [one for us, one in sorted(found, key=lambda pair: pair[0])[:TOP]]
+    finals = timed({n: partial(sets.by_answer, one) for n, one in enumerate(near)}, sets, 9)
+    return near[min(finals, key=lambda n: median(finals[n]))], counts
+
+
+def measure(problem: Problem, lt: Lt, *, compiles: bool, varies: bool) -> dict[str, Any]:
+    """Return the figures of *problem*; its region is compiled, its algorithms varied, if so."""
     begun, sets = time.monotonic(), Operands(problem, lt, 1)
     own, answers = partial(sets.by_torch, sets.form), sets.answers(ASKED)
     expected, right, dropped = own(0).clone(), dict[int, TimedCall](), Counter[str]()
@@ -211,11 +293,16 @@ def measure(problem: Problem, lt: Lt, *, compiles: bool) -> dict[str, Any]:
     finals = timed({n: right[n] for n in sorted(right, key=screened.__getitem__)[:TOP]}, sets, 9)
     first, best = min(right), min(finals, key=lambda index: median(finals[index]))
     chosen, runs = {"first": first, "again": first, "best": best}, list[dict[str, Any]]()
+    kept, counts = {"first": answers[first], "best": answers[best]}, dict[str, list[int]]()
+    if varies:
+        found = [(screened[index], answers[index]) for index in right]
+        kept["varied"], counts = vary(sets, lt, found, expected)
+    racing = {"again": answers[first], **kept}
     pointwise, region = compiled(sets.form)
     for launch in (Launch.EAGER, Launch.EAGER, Launch.CUDAGRAPH):
         sets = Operands(problem, lt, len(runs) + 2)
         race: dict[str, TimedCall] = {"torch": partial(sets.by_torch, sets.form)}
-        race |= {name: partial(sets.by_answer, answers[n]) for name, n in chosen.items()}
+        race |= {name: partial(sets.by_answer, one) for name, one in racing.items()}
         if sets.form in ACTIVATIONS and launch is Launch.EAGER:
             race["pointwise"] = partial(sets.by_pointwise, pointwise)
             race |= {"compiled": partial(sets.by_region, region)} if compiles else {}
@@ -226,19 +313,21 @@ def measure(problem: Problem, lt: Lt, *, compiles: bool) -> dict[str, Any]:
         with (events := Events()):
             torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
         runs.append({"launch": launch.value, "mhz": round(CYCLES / events.elapsed_us), "us": us})
-    kept, alone = {"first": answers[first], "best": answers[best]}, sets.answers(1)[0]
+    alone = sets.answers(1)[0]
     return {
         "returned": len(answers), "dropped": dropped, "chosen": chosen, "screened_us": screened,
         "configs": {name: lt.config(one) for name, one in kept.items()}, "runs": runs,
         "algorithms": {name: [*one.algorithm, one.workspace] for name, one in kept.items()},
         "is_first_alone": bytes(alone.algorithm) == bytes(answers[0].algorithm),
         "sets": sets.count, "seconds": round(time.monotonic() - begun, 2),
+        **({"varied": counts} if varies else {}),
     }  # fmt: skip
 
 
 def gains(result: Any, over: str, launch: Launch = Launch.EAGER, own: str = "best") -> list[float]:
     """Return how many times faster *own* is than *over* in each run, by the median of rounds."""
-    runs = [run["us"] for run in result["runs"] if run["launch"] == launch and over in run["us"]]
+    runs = [run["us"] for run in result["runs"] if run["launch"] == launch]
+    runs = [us for us in runs if over in us and own in us]
     return [median(a / b for a, b in zip(us[over], us[own], strict=True)) for us in runs]
 
 
@@ -251,6 +340,10 @@ def line_of(name: str, results: Sequence[Any]) -> str:
             share = sum(min(pair) >= GAIN for pair in pairs) / len(pairs)
             mean = geomean([gain for pair in pairs for gain in pair])
             parts.append(f"over {over} {mean:.3f}, {share:.0%} gain 3 %")
+    if varied := [pair for one in results if (pair := gains(one, "torch", own="varied"))]:
+        share = sum(min(pair) >= GAIN for pair in varied) / len(varied)
+        mean = geomean([gain for pair in varied for gain in pair])
+        parts.append(f"varied over torch {mean:.3f}, {share:.0%} gain 3 %")
     graphs = geomean([gain for one in results for gain in gains(one, "torch", Launch.CUDAGRAPH)])
     taken = geomean([b if a >= GAIN else 1 for a, b in (gains(one, "torch") for one in results)])
     noise = [gain for one in results for gain in gains(one, "first", own="again")]
@@ -271,9 +364,15 @@ def summary(problems: Mapping[str, Any]) -> Iterator[str]:
         dropped = dict(sum((Counter(one["dropped"]) for one in own.values()), Counter[str]()))
         returned = sorted(one["returned"] for one in own.values())
         yield f"  {returned} answers, winners {ranks}, dropped {dropped}"
+        counts = Counter[str]()
+        for one in own.values():
+            for name, (right, faster) in one.get("varied", {}).items():
+                counts.update({f"{name} right": right, f"{name} faster": faster})
+        if counts:
+            yield f"  varied: {dict(+counts)}"
         for key, one in own.items():
             if kind and min(gains(one, "torch")) >= GAIN:
-                configs = [[*one["configs"][name].values()] for name in ("first", "best")]
+                configs = [[*config.values()] for config in one["configs"].values()]
                 yield f"  {'/'.join(key[3:])}: {configs} of {', '.join(CONFIG)}"
 
 
@@ -283,6 +382,7 @@ def main() -> None:
     add_options(parser, "limit")
     for name, default in (("workspaces", [32, 256]), ("compiled", [16, 256, 4096])):
         parser.add_argument(f"--{name}", type=numbers, default=default, help="MiB, or rows")
+    parser.add_argument("--variations", action="store_true", help="also vary the fastest")
     for name, words in (("dtypes", DTYPES), ("epilogues", ",".join(FORMS)), ("shapes", "")):
         parser.add_argument(f"--{name}", default=words, help="of shapes the names begin so")
     asked, begun = parser.parse_args(), time.monotonic()
@@ -301,11 +401,12 @@ def main() -> None:
         is_asked = width in FORMS[form] and width.startswith(tuple(asked.shapes.split(",")))
         is_asked &= dtype == "bf16" or not is_activated  # of fp8 torch has no such call
         compiles = is_activated and m in asked.compiled
-        ends = time.monotonic() - begun + (60 if compiles else 20 if is_activated else 6)
+        seconds = (60 if compiles else 20 if is_activated else 6) + 20 * asked.variations
+        ends = time.monotonic() - begun + seconds
         if key in document["problems"] or not is_asked or ends > asked.limit:
             continue
         try:
-            result = measure(problem, lt, compiles=compiles)
+            result = measure(problem, lt, compiles=compiles, varies=asked.variations)
             say(line_of(key, [result]))
         except (RuntimeError, ValueError):
             result = {"failure": traceback.format_exc()[-900:]}
