@@ -18,7 +18,7 @@ import functools
 import re
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ctypes import CDLL, Structure, byref, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -300,24 +300,20 @@ def _note_fallback(op: str, error: Exception) -> None:
         firewall.attempt("extern_kernels", lambda: answers.emit(event), lambda: None)
 
 
-def _mm(x: Any, w: Any, *, algorithm: str, cublas: int, workspace: int, out: Any) -> Any:
-    try:
-        multiply(x, w, None, out, (algorithm, cublas, workspace))
-    except (AlgorithmError, torch.OutOfMemoryError) as error:
-        _note_fallback("mm", error)
-        torch.mm(x, w, out=out)
-    return out
+def _call_of(op: str) -> Callable[..., Any]:
+    """Return the call of torch's *op* by an algorithm, of the same operands."""
+    own = getattr(torch, op)
 
+    def call(*operands: Any, algorithm: str, cublas: int, workspace: int, out: Any) -> Any:
+        *bias, x, w = operands
+        try:
+            multiply(x, w, bias[0] if bias else None, out, (algorithm, cublas, workspace))
+        except (AlgorithmError, torch.OutOfMemoryError) as error:
+            _note_fallback(op, error)
+            own(*operands, out=out)
+        return out
 
-def _addmm(
-    bias: Any, x: Any, w: Any, *, algorithm: str, cublas: int, workspace: int, out: Any
-) -> Any:
-    try:
-        multiply(x, w, bias, out, (algorithm, cublas, workspace))
-    except (AlgorithmError, torch.OutOfMemoryError) as error:
-        _note_fallback("addmm", error)
-        torch.addmm(bias, x, w, out=out)
-    return out
+    return call
 
 
 class BlasChoice(ExternKernelChoice):
@@ -328,10 +324,7 @@ class BlasChoice(ExternKernelChoice):
         return f"blas::{self.name.removeprefix('warmup_blas_')}"
 
 
-CHOICES: Final = {
-    "mm": BlasChoice(_mm, name="warmup_blas_mm"),
-    "addmm": BlasChoice(_addmm, name="warmup_blas_addmm"),
-}
+CHOICES: Final = {op: BlasChoice(_call_of(op), name=f"warmup_blas_{op}") for op in ("mm", "addmm")}
 
 
 def candidates(version: Version, kernel_inputs: Any, op: str) -> Iterator[Any]:
