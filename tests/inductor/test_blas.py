@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from ctypes import CDLL
+from ctypes import CDLL, byref, c_uint64
 from itertools import product
 from typing import Any
 
@@ -19,7 +20,8 @@ Ask = Callable[..., dict[str, Any]]
 LINEAR = {"m": 16, "n": 256, "k": 512, "linear": True, "search": "default"}
 SERVED = {**LINEAR, "op": "mm", "serve": "algorithms"}
 CALLED = {"call": 1, "m": 5, "n": 24, "k": 16, "dtype": "bfloat16", "x": "rows", "w": "columns"}
-SECOND = f"42_2_0_4000000000001{'_0' * 4}"
+SECOND = "id_66_tile_0_stages_2_splitk_0_red_0_swizzle_0_custom_1_inner_0_cluster_4"
+OTHERS = [SECOND.replace("stages_2", f"stages_{stages}") for stages in (3, 4)]  # unknown, too large
 
 
 def test_a_call_multiplies_in_every_layout(ask: Ask) -> None:
@@ -38,9 +40,9 @@ def test_a_call_that_the_algorithm_cannot_compute_is_torchs_and_reported(ask: As
     """The result is right, every call is counted, and the first of a table is an event."""
     for case, reason in (
         ({"off": 3}, "an address is not aligned"),
-        ({"algorithm": "43_1_0_0_0_0_0_0"}, "status 15 of cublasLtMatmulAlgoCheck"),
-        ({"words": {"workspace": 16}}, "status 0, workspace 4096"),
-        ({"words": {"workspace": 2**25 + 16}}, "status 0, workspace 4096"),
+        ({"algorithm": SECOND.replace("66", "67")}, "status 15 of cublasLtMatmulAlgoInit"),
+        ({"algorithm": OTHERS[0]}, "status 15 of cublasLtMatmulAlgoCheck"),
+        ({"algorithm": OTHERS[1]}, f"status 0, workspace {2**26}"),
         ({"words": {"cublas": 120000}}, "the row is of cuBLASLt 120000, here is 130100"),
     ):
         for bias in (0, 1):
@@ -59,7 +61,7 @@ def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
     for op in ("mm", "addmm"):
         found = ask(**LINEAR, op=op)
         assert found["added"]["algorithms"] == 2, op
-        kwargs = {"algorithm": SECOND, "cublas": 130100, "workspace": 4096}
+        kwargs = {"algorithm": SECOND, "cublas": 130100}
         assert found["last"]["algorithms"] == {"uid": f"blas::{op}", **kwargs}
         asked = ask(**LINEAR, op=op, asked=True)
         assert asked["added"]["algorithms"] == 2
@@ -72,26 +74,25 @@ def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
         assert "algorithms" not in ask(**{**LINEAR, "op": "mm", **other})["added"], other
 
 
-def test_a_row_is_served_by_a_call_with_its_words(ask: Ask) -> None:
+def test_a_row_is_served_by_a_call_with_its_config(ask: Ask) -> None:
     """The generated code names the function and the algorithm; an epilogue has its own kernel."""
     for op in ("mm", "addmm"):
         served = ask(**{**SERVED, "op": op}, epilogue=True)["served"]
         assert served["externs"] == [f"warmup_blas_{op}"]
         assert served["launches"] == ["triton_poi_fused_0"]
         (call,) = served["blas"]
-        assert f"algorithm='{SECOND}', cublas=130100, workspace=4096, out=" in call
+        assert f"algorithm='{SECOND}', cublas=130100, out=" in call
         (event,) = served["events"]
         assert (event["name"], event["winner"].partition("(")[0]) == ("lookup.hit", f"blas::{op}")
 
 
 def test_a_row_that_cannot_be_served_is_a_miss(ask: Ask) -> None:
-    """Of another version of cuBLASLt, of words that it refuses, or of none; else the library."""
+    """Of another version of cuBLASLt, a config that it refuses, or of none; else the library."""
     for case, reason in (
         ({"version": 130101}, "template_changed"),
-        ({"words": {"algorithm": "43_1_0_0_0_0_0_0"}}, "choice_rejected"),
-        ({"words": {"algorithm": "42_2"}}, "choice_rejected"),
-        ({"words": {"workspace": 16}}, "choice_rejected"),
-        ({"words": {"workspace": "many"}}, "choice_rejected"),
+        *(({"words": {"algorithm": other}}, "choice_rejected") for other in OTHERS),
+        ({"words": {"algorithm": "id_66"}}, "choice_rejected"),
+        ({"words": {"cublas": "new"}}, "choice_rejected"),
         ({"words": {"more": 1}}, "choice_rejected"),
         ({"aot": True}, "template_absent"),
     ):
@@ -114,3 +115,9 @@ def test_cublaslt_takes_the_descriptors() -> None:
     lies = [((5, 64), (64, 1)), ((64, 32), (1, 64)), ((5, 32), (32, 1)), ((32,), (1,))]
     for dtype in (torch.bfloat16, torch.float16):
         assert len(made.describe(blas.Product.of({dtype}, *lies))) == 5
+    answer = blas.Answer()
+    for place, (number, size) in enumerate(blas._CONFIG.values()):
+        if place:  # the id is that of the answer
+            words = (number, byref(c_uint64(place)), size)
+            made.call("MatmulAlgoConfigSetAttribute", byref(answer), *words)
+    assert re.findall("[0-9]+", made.config_of(answer)) == [*"012345678"]

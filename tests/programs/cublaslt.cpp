@@ -1,5 +1,5 @@
-// A cuBLASLt that multiplies in the host's memory, by the same functions and structs, and knows two
-// algorithms: 42_1_... and 42_2_..., of which the second needs 4096 bytes of workspace.
+// A cuBLASLt that multiplies in the host's memory, by the same functions and structs. Of the id 66 it
+// knows stages of 1, 2 and 4: the first needs no workspace, the others 4 KiB and 64 MiB.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -55,11 +55,26 @@ int cublasLtMatrixLayoutCreate(void **into, int kind, uint64_t rows, uint64_t co
 }
 
 int cublasLtMatmulAlgoCheck(void *, void *op, void *, void *, void *, void *, const uint64_t *words, Answer *answer) {
-    bool is_known = words[0] == 0x42 && (words[1] == 1 || words[1] == 2);
+    bool is_known = words[0] == 0x42 && (words[1] == 1 || words[1] == 2 || words[1] == 4);
     bool has_bias = of(op, 7) != BIAS || (of(op, 8) && of(op, 26));
     memcpy(answer->words, words, sizeof answer->words);
-    answer->workspace = words[1] == 2 ? 4096 : 0;
+    answer->workspace = words[1] == 4 ? 1 << 26 : words[1] == 2 ? 4096 : 0;
     return answer->status = is_known && has_bias ? 0 : NOT_SUPPORTED;
+}
+// Where the words have each number of a config, in bits, by cublasLtMatmulAlgoConfigAttributes_t.
+static const int PLACES[9] = {0, 32, 96, 128, 160, 192, 64, 224, 240};
+int cublasLtMatmulAlgoInit(void *, int, int, int, int, int, int, int id, uint64_t *words) {
+    memset(words, 0, 64);
+    words[0] = id;
+    return id == 66 ? 0 : NOT_SUPPORTED;
+}
+int cublasLtMatmulAlgoConfigSetAttribute(uint64_t *words, int number, const void *from, size_t size) {
+    memcpy(reinterpret_cast<char *>(words) + PLACES[number] / 8, from, size);
+    return number && size == (number < 7 ? 4 : 2) ? 0 : INVALID;
+}
+int cublasLtMatmulAlgoConfigGetAttribute(const uint64_t *words, int number, void *into, size_t size, size_t *written) {
+    memcpy(into, reinterpret_cast<const char *>(words) + PLACES[number] / 8, size);
+    return (*written = size) == (number < 7 ? 4 : 2) ? 0 : INVALID;
 }
 int cublasLtMatmulAlgoGetHeuristic(void *handle, void *op, void *a, void *b, void *c, void *d, void *preference, int most, Answer *answers, int *count) {
     if (of(preference, 1) != 1 << 25 || of(preference, 5) != 16 || of(preference, 8) != 16) return INVALID;

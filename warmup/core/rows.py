@@ -206,9 +206,11 @@ class Family(StrEnum):
 
 
 KwargValue = bool | int | str | None
-ALGORITHM_WORDS: Final = "[0-9a-f]{1,16}(?:_[0-9a-f]{1,16}){7}"  # of cuBLASLt
+_NUMBERS: Final = "id tile stages splitk red swizzle custom inner cluster"
+# The config of an algorithm of cuBLASLt, as TunableOp of torch 2.15 spells it.
+ALGORITHM_CONFIG: Final = "_".join(f"{name}_[0-9]{{1,9}}" for name in _NUMBERS.split())
 # Inductor pastes template kwargs into kernel source: a text is a Triton dtype or a plain name.
-KWARG_WORD: Final = rf"tl\.[a-z0-9]{{1,24}}|[A-Za-z0-9_]{{0,32}}|{ALGORITHM_WORDS}"
+KWARG_WORD: Final = rf"tl\.[a-z0-9]{{1,24}}|[A-Za-z0-9_]{{0,32}}|{ALGORITHM_CONFIG}"
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
 _SHORT_KWARGS: Final = {

@@ -1,9 +1,9 @@
 """`candidates` and `forced`: the algorithms of cuBLASLt for a product, as candidates and as rows.
 
 torch calls the library with the first answer of its heuristics. Where the backends of a search have
-`CUBLASLT`, the first `MOST_ANSWERS` are candidates. A winner names an algorithm by the words of
-cuBLASLt's struct, the version of cuBLASLt, without which the words mean nothing, and the bytes of
-workspace. Words are checked by cuBLASLt itself for each product before they are used.
+`CUBLASLT`, the first `MOST_ANSWERS` are candidates. A winner names an algorithm by the numbers of
+its config, as TunableOp of torch 2.15 does, and the version of cuBLASLt, without which they mean
+nothing. cuBLASLt itself makes the algorithm of them, and checks it for each product.
 
 Generated code calls a function of `CHOICES` with the winner's kwargs, so that a graph from a cache
 needs nothing else. A call that the algorithm cannot compute, such as of an operand at an unaligned
@@ -31,7 +31,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import MissReason
 from warmup.core.events import Contradicted, logger
-from warmup.core.rows import ALGORITHM_WORDS, CUBLASLT, Winner
+from warmup.core.rows import ALGORITHM_CONFIG, CUBLASLT, Winner
 from warmup.inductor.gemm.key import MATRIX_DIMS, reduces_in_full, strides_of
 from warmup.inductor.options import option_value
 from warmup.inductor.patches import Firewall
@@ -54,12 +54,18 @@ _ATTRIBUTES: Final = {
     "transa": (3, 4), "transb": (4, 4), "epilogue": (7, 4), "bias": (8, 8), "bias_type": (26, 4),
     "workspace": (1, 8), "a": (5, 4), "b": (6, 4), "c": (7, 4), "d": (8, 4),  # of a preference
 }  # fmt: skip
+_CONFIG: Final = {  # by the names of TunableOp in torch 2.15 (ATen/cuda/tunable/GemmCublaslt.h)
+    "id": (0, 4), "tile": (1, 4), "stages": (6, 4), "splitk": (2, 4), "red": (3, 4),
+    "swizzle": (4, 4), "custom": (5, 4), "inner": (7, 2), "cluster": (8, 2),
+}  # fmt: skip
 _LETTERS: Final[Mapping[str, Any]] = {"p": c_void_p, "i": c_int, "z": c_size_t, "u": c_uint64}
 _FUNCTIONS: Final = {  # which all return a cublasStatus_t, an int
     "Create": "p", "MatmulDescCreate": "pii", "MatmulDescSetAttribute": "pipz",
     "MatrixLayoutCreate": "piuuu", "MatmulPreferenceCreate": "p",
     "MatmulPreferenceSetAttribute": "pipz", "MatmulAlgoGetHeuristic": "pppppppipp",
-    "MatmulAlgoCheck": "pppppppp", "Matmul": "ppppppppppppppzp",
+    "MatmulAlgoInit": "piiiiiiip", "MatmulAlgoConfigGetAttribute": "pipzp",
+    "MatmulAlgoConfigSetAttribute": "pipz", "MatmulAlgoCheck": "pppppppp",
+    "Matmul": "ppppppppppppppzp",
 }  # fmt: skip
 
 
@@ -78,14 +84,13 @@ class Algorithm(NamedTuple):
 
     algorithm: str
     cublas: int
-    workspace: int
 
     @classmethod
     def of(cls, winner: Winner) -> Algorithm | None:
         match dict(winner.kwargs):
-            case {"algorithm": str(words), "cublas": int(cublas), "workspace": int(room), **others}:
-                if not others and re.fullmatch(ALGORITHM_WORDS, words):
-                    return cls(words, cublas, room)
+            case {"algorithm": str(config), "cublas": int(cublas), **others}:
+                if not others and re.fullmatch(ALGORITHM_CONFIG, config):
+                    return cls(config, cublas)
         return None
 
 
@@ -183,10 +188,37 @@ class Library:
         words = (*self.describe(product), preference, MOST_ANSWERS, made, byref(count))
         self.call("MatmulAlgoGetHeuristic", self.handle, *words)
         return [
-            Algorithm("_".join(f"{word:x}" for word in one.words), self.version, one.workspace)
+            Algorithm(self.config_of(one), self.version)
             for one in made[: count.value]
             if not one.rest[0] and one.workspace <= MOST_WORKSPACE
         ]
+
+    def config_of(self, answer: Answer) -> str:
+        numbers = dict[str, int]()
+        for name, (number, size) in _CONFIG.items():
+            value, written = c_uint64(), c_size_t()
+            words = (number, byref(value), size, byref(written))
+            self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words)
+            numbers[name] = value.value
+        return "_".join(f"{name}_{value}" for name, value in numbers.items())
+
+    def make_answer(self, product: Product, described: list[c_void_p], config: str) -> Answer:
+        """Return the algorithm of this *config*, with its workspace for *product*, as *described*.
+
+        Raises AlgorithmError where cuBLASLt does not compute it so.
+        """
+        made, checked, kind = Answer(), Answer(), _TYPES[product.dtype]
+        first, *others = zip(_CONFIG.values(), map(int, re.findall("[0-9]+", config)), strict=True)
+        kinds = (_COMPUTE_F32, _F32, *[kind] * 4)
+        self.call("MatmulAlgoInit", self.handle, *kinds, first[1], byref(made))
+        for (number, size), value in others:
+            words = (number, byref(c_uint64(value)), size)
+            self.call("MatmulAlgoConfigSetAttribute", byref(made), *words)
+        self.call("MatmulAlgoCheck", self.handle, *described, byref(made), byref(checked))
+        if checked.rest[0] or checked.workspace > MOST_WORKSPACE:
+            raise AlgorithmError(f"status {checked.rest[0]}, workspace {checked.workspace}")
+        made.workspace = checked.workspace
+        return made
 
 
 class Plan:
@@ -198,19 +230,14 @@ class Plan:
     def __init__(
         self, library: Library, product: Product, algorithm: Algorithm, bias: int = _NO_BIAS_YET
     ) -> None:
-        words, cublas, workspace = algorithm
+        config, cublas = algorithm
         if cublas != library.version:
             raise AlgorithmError(f"the row is of cuBLASLt {cublas}, here is {library.version}")
         self._library, self._bias, self._lock = library, bias, threading.Lock()
         self._described = library.describe(product, bias)
         self._one, self._zero = byref(c_float(1.0)), byref(c_float(0.0))
-        self._words = (c_uint64 * 8)(*(int(word, 16) for word in words.split("_")))
-        checked = Answer()
-        asked = (*self._described, self._words, byref(checked))
-        library.call("MatmulAlgoCheck", library.handle, *asked)
-        if checked.rest[0] or not checked.workspace <= workspace <= MOST_WORKSPACE:
-            raise AlgorithmError(f"status {checked.rest[0]}, workspace {checked.workspace}")
-        self._workspace = workspace
+        answer = library.make_answer(product, self._described, config)
+        self._answer, self._workspace = byref(answer), int(answer.workspace)
 
     def run(self, x: Any, w: Any, bias: Any, out: torch.Tensor) -> None:
         at_x, at_w, at_out = x.data_ptr(), w.data_ptr(), out.data_ptr()
@@ -223,7 +250,7 @@ class Plan:
             room = torch.empty(self._workspace, dtype=torch.uint8, device=out.device)
         at_room = None if room is None else room.data_ptr()
         factors = (library.handle, made, self._one, at_w, of_w, at_x, of_x, self._zero)
-        result = (at_out, of_out, at_out, of_out, self._words, at_room, self._workspace)
+        result = (at_out, of_out, at_out, of_out, self._answer, at_room, self._workspace)
         with self._lock:
             if at_bias != self._bias:
                 library.set_attribute("MatmulDesc", made, "bias", at_bias)
@@ -247,7 +274,7 @@ _is_timing: Final = threading.Event()
 _plans: Final[dict[tuple[Any, ...], Plan | AlgorithmError]] = {}
 
 
-def multiply(x: Any, w: Any, bias: Any, out: Any, named: tuple[str, int, int]) -> None:
+def multiply(x: Any, w: Any, bias: Any, out: Any, named: tuple[str, int]) -> None:
     """Write x @ w, with the *bias* unless that is None, to *out* by the algorithm of a row.
 
     Raises AlgorithmError where that is impossible, before anything is written.
@@ -304,10 +331,10 @@ def _call_of(op: str) -> Callable[..., Any]:
     """Return the call of torch's *op* by an algorithm, of the same operands."""
     own = getattr(torch, op)
 
-    def call(*operands: Any, algorithm: str, cublas: int, workspace: int, out: Any) -> Any:
+    def call(*operands: Any, algorithm: str, cublas: int, out: Any) -> Any:
         *bias, x, w = operands
         try:
-            multiply(x, w, bias[0] if bias else None, out, (algorithm, cublas, workspace))
+            multiply(x, w, bias[0] if bias else None, out, (algorithm, cublas))
         except (AlgorithmError, torch.OutOfMemoryError) as error:
             _note_fallback(op, error)
             own(*operands, out=out)
