@@ -102,9 +102,6 @@ def _spell_origin(table: Table) -> Iterator[str]:
         yield from wrapped(assumption, indent=4)
     if (promise := invariance_of(table)) is not None:
         yield from wrapped(f"invariant: {promise}")
-    if table.ignored:
-        fields = f"ignored, of features that left warmup: {', '.join(table.ignored)}"
-        yield from wrapped(fields, indent=4)
     yield from spell_limits(dict(origin.calls))
 
 

@@ -19,7 +19,7 @@ import io
 import itertools
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Annotated, Any, BinaryIO, Final, TypeVar
@@ -388,48 +388,6 @@ def _policy_json(policy: Policy) -> _PolicyJson:
     )
 
 
-# What tables have of features that warmup no longer has: the pointers of members that are ignored,
-# ``*`` for any name, and the words that take the place of other words.
-_RETIRED: Final[Mapping[str, Mapping[bytes, bytes] | None]] = {
-    "/imported": None,  # configs that nobody had measured
-    "/provenance/layers": None,  # in which forms repeated layers were compiled
-    # A build that searches such a row again then tries more candidates, as before.
-    "/rows/*/*/evidence/search": {b'"predicted"': b'"imported"'},
-}
-
-
-def _without_retired(data: bytes) -> tuple[bytes, tuple[str, ...]]:
-    """Return the table *data* without retired fields, and the JSON pointers of these, if any."""
-    pointers = []
-    for pointer, words in _RETIRED.items():
-        if (changed := _changed(data, pointer.split("/")[1:], words)) is not None:
-            data = changed
-            pointers.append(pointer)
-    return data, tuple(pointers)
-
-
-def _changed(
-    data: bytes, names: Sequence[str], words: Mapping[bytes, bytes] | None
-) -> bytes | None:
-    try:
-        members = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        return None
-    first, *rest = names
-    is_changed = False
-    for name in list(members) if first == "*" else members.keys() & {first}:
-        raw = bytes(members[name])
-        new = _changed(raw, rest, words) if rest else (words or {}).get(raw)
-        if new is not None:
-            members[name] = msgspec.Raw(new)
-        elif not rest and words is None:
-            del members[name]
-        else:
-            continue
-        is_changed = True
-    return msgspec.json.encode(members) if is_changed else None
-
-
 _BLOCK_BYTES: Final = 256 * 1024
 _MAX_HEAD_BYTES: Final = 16 * 1024 * 1024
 _ROWS_BEGIN: Final = b'\n  "rows": {\n'
@@ -472,9 +430,8 @@ def digest_of(table: Table) -> str:
     return known
 
 
-def _keep(table: Table, digest: str, ignored: tuple[str, ...] = ()) -> None:
+def _keep(table: Table, digest: str) -> None:
     object.__setattr__(table, "_digest", digest)
-    object.__setattr__(table, "_ignored", ignored)
 
 
 def decode(text: str, path: str) -> Table:
@@ -723,15 +680,11 @@ def _begun(text: bytes, before: str, rows: _Rows, sha: hashlib._Hash) -> Kind:
 
 
 def _read_whole(data: bytes, path: str) -> Table:
-    ignored: tuple[str, ...] = ()
     try:
         document = decode_json(data, _TableJson, path)
     except TableFormatError:
         _check_schema(data, path)
-        kept, ignored = _without_retired(data)
-        if not ignored:
-            raise
-        document = decode_json(kept, _TableJson, path)
+        raise
     compact = msgspec.json.format(data, indent=-1)
     name = repeated_name(compact)
     if name is not None:
@@ -740,10 +693,10 @@ def _read_whole(data: bytes, path: str) -> Table:
     digest = document.provenance.digest
     is_same = digest == hashlib.sha256(_without_digest(compact)).hexdigest()
     # Another order of names and other spellings of numbers are not content.
-    if not is_same and (ignored or digest != digest_of(table)):
+    if not is_same and digest != digest_of(table):
         reason = "the content does not match the digest (damaged or edited by hand)"
         raise TableFormatError(path, "/provenance/digest", reason)
-    _keep(table, digest, ignored)
+    _keep(table, digest)
     return table
 
 

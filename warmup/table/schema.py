@@ -128,9 +128,8 @@ class Table:
     provenance: Provenance
     policy: Policy
     rows: Mapping[str, Row] = field(default_factory=dict)
-    # Kept by `warmup.table.codec`; `dataclasses.replace` does not copy them.
+    # Kept by `warmup.table.codec`; `dataclasses.replace` does not copy it.
     _digest: str | None = field(default=None, init=False, repr=False, compare=False)
-    _ignored: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def with_entries(self, entries: Sequence[Entry]) -> Table:
         """Return this table with the changes of *entries* of its journal, in their order."""
@@ -143,11 +142,6 @@ class Table:
             for key in entry.removed:
                 rows.pop(key, None)
         return replace(self, provenance=provenance, rows=rows)
-
-    @property
-    def ignored(self) -> tuple[str, ...]:
-        """The JSON pointers of what the file has of features that warmup no longer has."""
-        return self._ignored
 
 
 # `choose_policy`: the policy of a build, from the options of its caller and the device type.

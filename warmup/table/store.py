@@ -155,7 +155,7 @@ class TableWriter:
         self._journal = Journal(path)
         self._digest = ""  # of the file alone
         self._stamp: tuple[int, ...] = ()
-        self._is_folded = True  # the file lacks nothing and has nothing that is retired
+        self._is_folded = True  # the file lacks nothing
 
     def add(
         self, provenance: Provenance, policy: Policy, rows: Mapping[str, Row], *, redo: bool = False
@@ -251,7 +251,7 @@ class TableWriter:
             entries_for(self._journal.read_on(), "", None, self._journal.path)
             return
         table = _read_file(target)
-        self._digest, self._is_folded = digest_of(table), not table.ignored
+        self._digest = digest_of(table)
         self._read_on(table)
 
     def _read_on(self, table: Table) -> None:
