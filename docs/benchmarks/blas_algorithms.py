@@ -61,6 +61,7 @@ ATTRIBUTES = {
     "a_scale": (17, 8), "b_scale": (18, 8), "fast_accumulation": (25, 1),
     "workspace": (1, 8), "a": (5, 4), "b": (6, 4), "c": (7, 4), "d": (8, 4),  # of a preference
 }  # fmt: skip
+SIZES = {"inner": 2, "cluster": 2}  # bytes of a number of a config; others have 4
 CONFIG = ("id", "tile", "splitk", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
 REDUCTIONS, SPLITS, CLUSTERS, INNERS = (0, 1, 2, 4), (1, 2, 3, 4, 5, 6, 8, 12, 16), 64, 8
 TILE_IDS, STAGES_IDS, CUSTOM_MAX, SWIZZLING = 6, 13, 7, 2  # cublasLtMatmulAlgoCapAttributes_t
@@ -111,8 +112,8 @@ class Lt:
     def config(self, answer: Answer) -> dict[str, int]:
         held = {name: c_uint64(0) for name in CONFIG}
         for number, (name, one) in enumerate(held.items()):
-            words = (number, byref(one), 2 if name in {"inner", "cluster"} else 4)
-            self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words, byref(c_size_t()))
+            words = (number, byref(one), SIZES.get(name, 4), byref(c_size_t()))
+            self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words)
         return {name: one.value for name, one in held.items()}
 
     def capability(self, answer: Answer, number: int) -> list[int]:
@@ -138,8 +139,7 @@ class Lt:
             made = Answer.from_buffer_copy(answer)
             try:
                 for name, value in change.items():
-                    size = 2 if name in {"inner", "cluster"} else 4
-                    words = (CONFIG.index(name), byref(c_uint64(value)), size)
+                    words = (CONFIG.index(name), byref(c_uint64(value)), SIZES.get(name, 4))
                     self.call("MatmulAlgoConfigSetAttribute", byref(made), *words)
             except RuntimeError:
                 continue
@@ -243,66 +243,86 @@ def timed(calls: Any, sets: Operands, rounds: int, launch: Launch = Launch.EAGER
     return {n: [round(t, 3) for t in s.times_us] for n, s in run_rounds(batches, rounds).items()}
 
 
-def vary(sets: Operands, lt: Lt, found: list[tuple[float, Answer]], expected: torch.Tensor) -> Any:
-    """Return the fastest algorithm around the *found*, and by name how many were right and faster.
-
-    A faster one is a step's that is faster than the fastest before it.
-    """
-    counts: dict[str, list[int]] = {name: [0, 0] for name in ("wrong", *CONFIG)}
-    seen, fastest = {bytes(one.algorithm) for _, one in found}, min(us for us, _ in found)
-    for _ in range(STEPS):
-        before, fresh = fastest, list[tuple[str, Answer]]()
-        for _, one in sorted(found, key=lambda pair: pair[0])[:VARIED]:
-            for name, made in lt.neighbours(one):
-                if bytes(made.algorithm) in seen or not sets.passes(made):
-                    continue
-                seen.add(bytes(made.algorithm))
-                try:
-                    check(partial(sets.by_answer, made), sets, expected)
-                    fresh.append((name, made))
-                except (RuntimeError, ValueError):
-                    counts["wrong"][0] += 1
-        calls = {index: partial(sets.by_answer, made) for index, (_, made) in enumerate(fresh)}
-        times = timed(calls, sets, 3) if calls else {}
-        for index, (name, made) in enumerate(fresh):
-            us = median(times[index])
-            counts[name][0] += 1
-            counts[name][1] += us * STEP_GAIN < before
-            found.append((us, made))
-            fastest = min(fastest, us)
-        if fastest * STEP_GAIN > before:
-            break
-    near = [one for us, one in sorted(found, key=lambda pair: pair[0])[:TOP]]
-    finals = timed({n: partial(sets.by_answer, one) for n, one in enumerate(near)}, sets, 9)
-    return near[min(finals, key=lambda n: median(finals[n]))], counts
-
-
-def measure(problem: Problem, lt: Lt, *, compiles: bool, varies: bool) -> dict[str, Any]:
-    """Return the figures of *problem*; its region is compiled, its algorithms varied, if so."""
-    begun, sets = time.monotonic(), Operands(problem, lt, 1)
-    own, answers = partial(sets.by_torch, sets.form), sets.answers(ASKED)
-    expected, right, dropped = own(0).clone(), dict[int, TimedCall](), Counter[str]()
-    for index, answer in enumerate(answers):
+def keep_right(
+    answers: Mapping[int, Answer], sets: Operands, expected: torch.Tensor
+) -> tuple[dict[int, TimedCall], Counter[str]]:
+    """Return the calls by *answers* whose output is *expected*, and counts of others' errors."""
+    right, dropped = dict[int, TimedCall](), Counter[str]()
+    for index, answer in answers.items():
         call: TimedCall = partial(sets.by_answer, answer)
         try:
             check(call, sets, expected)
             right[index] = call
         except (RuntimeError, ValueError) as error:
             dropped[str(error)[:80]] += 1
-    screened = {index: median(us) for index, us in timed({-1: own, **right}, sets, 3).items()}
-    finals = timed({n: right[n] for n in sorted(right, key=screened.__getitem__)[:TOP]}, sets, 9)
-    first, best = min(right), min(finals, key=lambda index: median(finals[index]))
-    chosen, runs = {"first": first, "again": first, "best": best}, list[dict[str, Any]]()
-    kept, counts = {"first": answers[first], "best": answers[best]}, dict[str, list[int]]()
+    return right, dropped
+
+
+def screen(calls: Mapping[int, TimedCall], sets: Operands) -> dict[int, float]:
+    return {index: median(us) for index, us in timed(calls, sets, 3).items()}
+
+
+def fastest_of(calls: Mapping[int, TimedCall], screened: dict[int, float], sets: Operands) -> int:
+    """Return the fastest of the *calls*, of those that were the fastest when *screened*."""
+    near = sorted(calls, key=screened.__getitem__)[:TOP]
+    finals = timed({index: calls[index] for index in near}, sets, 9)
+    return min(near, key=lambda index: median(finals[index]))
+
+
+def vary(
+    sets: Operands,
+    expected: torch.Tensor,
+    answers: list[Answer],
+    right: dict[int, TimedCall],
+    screened: dict[int, float],
+) -> dict[str, list[int]]:
+    """Add what is around the fastest *answers*; return by name how many are right, and faster.
+
+    A faster one is faster than the fastest before its step.
+    """
+    counts = {name: [0, 0] for name in ("wrong", *CONFIG)}
+    seen = {bytes(one.algorithm) for one in answers}
+    for _ in range(STEPS):
+        before, names = min(screened[index] for index in right), dict[int, str]()
+        for near in sorted(right, key=screened.__getitem__)[:VARIED]:
+            for name, made in sets.lt.neighbours(answers[near]):
+                if bytes(made.algorithm) not in seen and sets.passes(made):
+                    seen.add(bytes(made.algorithm))
+                    names[len(answers)] = name
+                    answers.append(made)
+        fresh, _ = keep_right({index: answers[index] for index in names}, sets, expected)
+        counts["wrong"][0] += len(names) - len(fresh)
+        if not fresh:
+            break
+        times = screen(fresh, sets)
+        for index, us in times.items():
+            counts[names[index]][0] += 1
+            counts[names[index]][1] += us * STEP_GAIN < before
+        right |= fresh
+        screened |= times
+        if min(times.values()) * STEP_GAIN > before:
+            break
+    return counts
+
+
+def measure(problem: Problem, lt: Lt, *, compiles: bool, varies: bool) -> dict[str, Any]:
+    """Return the figures of *problem*; its region is compiled, its algorithms varied, if so."""
+    begun, sets = time.monotonic(), Operands(problem, lt, 1)
+    own, answers = partial(sets.by_torch, sets.form), sets.answers(ASKED)
+    expected = own(0).clone()
+    right, dropped = keep_right(dict(enumerate(answers)), sets, expected)
+    screened, first = screen({-1: own, **right}, sets), min(right)
+    figures = {"returned": len(answers), "dropped": dropped, "screened_us": dict(screened)}
+    chosen, runs = {"first": first, "again": first}, list[dict[str, Any]]()
+    chosen["best"] = fastest_of(right, screened, sets)
     if varies:
-        found = [(screened[index], answers[index]) for index in right]
-        kept["varied"], counts = vary(sets, lt, found, expected)
-    racing = {"again": answers[first], **kept}
+        figures["varied"] = vary(sets, expected, answers, right, screened)
+        chosen["varied"] = fastest_of(right, screened, sets)
     pointwise, region = compiled(sets.form)
     for launch in (Launch.EAGER, Launch.EAGER, Launch.CUDAGRAPH):
         sets = Operands(problem, lt, len(runs) + 2)
         race: dict[str, TimedCall] = {"torch": partial(sets.by_torch, sets.form)}
-        race |= {name: partial(sets.by_answer, one) for name, one in racing.items()}
+        race |= {name: partial(sets.by_answer, answers[n]) for name, n in chosen.items()}
         if sets.form in ACTIVATIONS and launch is Launch.EAGER:
             race["pointwise"] = partial(sets.by_pointwise, pointwise)
             race |= {"compiled": partial(sets.by_region, region)} if compiles else {}
@@ -313,14 +333,14 @@ def measure(problem: Problem, lt: Lt, *, compiles: bool, varies: bool) -> dict[s
         with (events := Events()):
             torch.cuda._sleep(CYCLES)  # type: ignore[no-untyped-call]
         runs.append({"launch": launch.value, "mhz": round(CYCLES / events.elapsed_us), "us": us})
+    kept = {name: answers[index] for name, index in chosen.items() if name != "again"}
     alone = sets.answers(1)[0]
     return {
-        "returned": len(answers), "dropped": dropped, "chosen": chosen, "screened_us": screened,
-        "configs": {name: lt.config(one) for name, one in kept.items()}, "runs": runs,
+        **figures, "chosen": chosen, "runs": runs,
+        "configs": {name: lt.config(one) for name, one in kept.items()},
         "algorithms": {name: [*one.algorithm, one.workspace] for name, one in kept.items()},
         "is_first_alone": bytes(alone.algorithm) == bytes(answers[0].algorithm),
         "sets": sets.count, "seconds": round(time.monotonic() - begun, 2),
-        **({"varied": counts} if varies else {}),
     }  # fmt: skip
 
 
@@ -335,15 +355,12 @@ def line_of(name: str, results: Sequence[Any]) -> str:
     """Return a line on *results*; a gain counts as 3 % if both runs have it."""
     us = geomean([median(one["runs"][0]["us"]["torch"]) for one in results])
     parts = [f"{name:26} {len(results):3}: torch {us:.1f} us"]
-    for over in ("torch", "first", "pointwise", "compiled"):
-        if pairs := [pair for one in results if (pair := gains(one, over))]:
+    races = [("best", over) for over in ("torch", "first", "pointwise", "compiled")]
+    for own, over in (*races, ("varied", "torch")):
+        if pairs := [pair for one in results if (pair := gains(one, over, own=own))]:
             share = sum(min(pair) >= GAIN for pair in pairs) / len(pairs)
             mean = geomean([gain for pair in pairs for gain in pair])
-            parts.append(f"over {over} {mean:.3f}, {share:.0%} gain 3 %")
-    if varied := [pair for one in results if (pair := gains(one, "torch", own="varied"))]:
-        share = sum(min(pair) >= GAIN for pair in varied) / len(varied)
-        mean = geomean([gain for pair in varied for gain in pair])
-        parts.append(f"varied over torch {mean:.3f}, {share:.0%} gain 3 %")
+            parts.append(f"{own} over {over} {mean:.3f}, {share:.0%} gain 3 %")
     graphs = geomean([gain for one in results for gain in gains(one, "torch", Launch.CUDAGRAPH)])
     taken = geomean([b if a >= GAIN else 1 for a, b in (gains(one, "torch") for one in results)])
     noise = [gain for one in results for gain in gains(one, "first", own="again")]
