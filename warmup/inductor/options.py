@@ -38,7 +38,7 @@ from warmup.core.events import Contradicted, Overruled
 from warmup.core.rows import OptionValue
 from warmup.inductor.internals import FOLDING_INTERNALS, check_internals
 from warmup.inductor.patches import Function, Hooks, Patches
-from warmup.inductor.versions import Version
+from warmup.inductor.versions import CHOICES_DOOR, Version
 from warmup.keys.question import Answers
 
 # Switches: inductor options that decide what is benchmarked; and all options a table may set.
@@ -185,8 +185,8 @@ class CompileOptions(Hooks):
         if compiler_config.cache_key_tag != value:  # the caller assigned a tag in this thread
             compiler_config.cache_key_tag = value
             patches.on_restore(lambda: setattr(compiler_config, "cache_key_tag", before))
-        if version.choices_door:
-            self._choices = TaggedChoices(tag, version, self._answers)
+        if version.has(CHOICES_DOOR[0]):
+            self._choices = TaggedChoices(tag, self._answers)
             patches.on_restore(self._choices.withdraw)
 
     def _wrap(self, original: Function) -> Callable[..., Any]:
@@ -256,9 +256,9 @@ class TaggedChoices:
     composes these choices with a program's own, of which those without ``uuid()`` stand alone.
     """
 
-    def __init__(self, tag: str, version: Version, answers: Answers) -> None:
+    def __init__(self, tag: str, answers: Answers) -> None:
         self._key, self._answers = f"warmup {tag}", answers
-        self._register, self._unregister = map(pkgutil.resolve_name, version.choices_door)
+        self._register, self._unregister = map(pkgutil.resolve_name, CHOICES_DOOR)
         choices = InductorChoices()  # no class of ours: it is the handler of threads that follow
         vars(choices)["uuid"] = lambda: tag
         self._is_registered = self._pass(self._register, lambda: choices)

@@ -51,18 +51,17 @@ class Version:
 
     ``forget_config_hash`` makes a config module recompute its hash and dict after a default was
     changed. ``fusion_score`` returns the bytes that a template and another node share, of the
-    scheduler, both nodes and the scheduler's own score. ``choices_door`` has the functions that
-    register a program's choices and unregister them, where torch composes them.
+    scheduler, both nodes and the scheduler's own score.
     """
 
     params: str  # the class of a template's params
     internals: tuple[str, ...]
     forget_config_hash: Callable[[Any], None]
     fusion_score: Callable[[Any, Any, Any, int], int] = _score_of_scheduler
-    choices_door: tuple[str, ...] = ()
 
     def has(self, internal: str) -> bool:
-        return internal in self.internals
+        """Say whether *internal*, without parameters, is one of ``internals``."""
+        return any(listed.partition("(")[0] == internal for listed in self.internals)
 
     def template_params(self, kwargs: Mapping[str, Any]) -> Any:
         """Return *kwargs* as the params of a template."""
@@ -76,7 +75,7 @@ _VARIABLES: Final = (
     "torch._inductor.config:_hash_dirty_var",
     "torch._inductor.config:_get_dict_dirty_keys_var",
 )
-_DOOR: Final = (
+CHOICES_DOOR: Final = (  # register and unregister choices, which torch composes
     "torch._inductor.choices:register_inductor_choices",
     "torch._inductor.choices:unregister_inductor_choices",
 )
@@ -85,13 +84,18 @@ _CAPTURES: Final = (READS_CAPTURE, "torch._precompile:_build_python_source")
 PLUGINS: Final = "torch._inductor.runtime.triton_heuristics:get_caching_autotuner_plugins"
 _SIZE_HINT: Final = "torch._inductor.scheduler:Scheduler.dep_size_hint(self, dep)"
 _OF_2_14: Final = (_PARAMS_2_14, *_VARIABLES, PLUGINS)
-_OF_2_15: Final = (*_OF_2_14, *_CAPTURES, f"{_DOOR[0]}(key,factory)", f"{_DOOR[1]}(key)")
+_OF_2_15: Final = (
+    *_OF_2_14,
+    *_CAPTURES,
+    f"{CHOICES_DOOR[0]}(key,factory)",
+    f"{CHOICES_DOOR[1]}(key)",
+)
 VERSIONS: Final[Mapping[tuple[int, int], Version]] = {
     (2, 11): Version(_PARAMS, (_PARAMS, *_FLAG, _SIZE_HINT), _set_dirty, _score_by_name),
     (2, 12): Version(_PARAMS, (_PARAMS, *_FLAG), _set_dirty),
     (2, 13): Version(_PARAMS, (_PARAMS, *_VARIABLES), _set_dirty_in_context),
     (2, 14): Version(_PARAMS_2_14, _OF_2_14, _set_dirty_in_context),
-    (2, 15): Version(_PARAMS_2_14, _OF_2_15, _set_dirty_in_context, choices_door=_DOOR),
+    (2, 15): Version(_PARAMS_2_14, _OF_2_15, _set_dirty_in_context),
 }
 
 
