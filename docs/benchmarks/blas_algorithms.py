@@ -9,9 +9,9 @@ call is `torch.mm` (by cuBLAS), `torch.addmm`, `torch._addmm_activation` or `tor
 cuBLASLt). An activation is also timed as a compiled kernel after the product, and in the region
 that max-autotune compiles; GELU is by tanh. What OUT has is not measured again.
 
-With `--variations` the fastest algorithms are also varied in each number of their config, as far as
-cuBLASLt's check passes, again from the fastest of these until none is 1 % faster, and the fastest
-of all is measured as "varied" beside the others.
+With `--variations` algorithms like the fastest are also timed, with the changes of a build, as far
+as cuBLASLt's check passes, and like the fastest of these until none is 1 % faster. The fastest of
+all is measured as "varied" beside the others.
 """
 
 import argparse
@@ -34,6 +34,7 @@ from torch.nn.functional import gelu, relu
 
 from warmup.core.rows import L2, Launch
 from warmup.core.trial import TimedCall, geomean
+from warmup.inductor.gemm.blas import CHANGES
 from warmup.measuring.clock import Events, batch_of, run_rounds
 from warmup.measuring.reference import judge_like
 
@@ -52,7 +53,7 @@ FORMS |= dict.fromkeys(ACTIVATIONS, ("bert-up", "vit-b-up", "opt-up"))
 ROWS, DTYPES = (1, 64, 1024, 16, 256, 4096, 8), "bf16,fp8,fp8-fast"  # a limit cuts off the last
 DEVICE, BF16, FP8 = torch.device("cuda", 0), torch.bfloat16, torch.float8_e4m3fn
 ASKED, TOP, GAIN, TOLERANCE, CYCLES = 64, 5, 1.03, 1e-2, 500_000
-VARIED, STEPS, STEP_GAIN = 2, 3, 1.01  # algorithms that a step varies, steps, what a step must gain
+VARIED, STEPS, STEP_GAIN = 2, 4, 1.01  # algorithms that a step varies, steps, what a step must gain
 # cublasLt.h and library_types.h of CUDA 13: types, epilogues, attributes with their sizes in bytes.
 COMPUTE, TYPES = (68, 0), {BF16: 14, FP8: 28}
 EPILOGUES = {"none": 1, "bias": 4, "gelu": 36, "relu": 6}
@@ -62,9 +63,7 @@ ATTRIBUTES = {
     "workspace": (1, 8), "a": (5, 4), "b": (6, 4), "c": (7, 4), "d": (8, 4),  # of a preference
 }  # fmt: skip
 SIZES = {"inner": 2, "cluster": 2}  # bytes of a number of a config; others have 4
-CONFIG = ("id", "tile", "splitk", "reduction", "swizzling", "custom", "stages", "inner", "cluster")
-REDUCTIONS, SPLITS, CLUSTERS, INNERS = (0, 1, 2, 4), (1, 2, 3, 4, 5, 6, 8, 12, 16), 64, 8
-TILE_IDS, STAGES_IDS, CUSTOM_MAX, SWIZZLING = 6, 13, 7, 2  # cublasLtMatmulAlgoCapAttributes_t
+CONFIG = ("id", "tile", "splitk", "red", "swizzle", "custom", "stages", "inner", "cluster")
 Problem = tuple[int, str, str, int, str]  # workspace in MiB, dtype, epilogue, rows, width
 
 
@@ -80,8 +79,7 @@ FUNCTIONS = {  # which all return a cublasStatus_t, an int
     "MatrixLayoutCreate": "piuuu", "MatmulPreferenceCreate": "p",
     "MatmulPreferenceSetAttribute": "pipz", "MatmulAlgoGetHeuristic": "pppppppipp",
     "MatmulAlgoConfigGetAttribute": "pipzp", "MatmulAlgoConfigSetAttribute": "pipz",
-    "MatmulAlgoCapGetAttribute": "pipzp", "MatmulAlgoCheck": "pppppppp",
-    "Matmul": "ppppppppppppppzp",
+    "MatmulAlgoCheck": "pppppppp", "Matmul": "ppppppppppppppzp",
 }  # fmt: skip
 
 
@@ -116,24 +114,10 @@ class Lt:
             self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words)
         return {name: one.value for name, one in held.items()}
 
-    def capability(self, answer: Answer, number: int) -> list[int]:
-        held, size = (c_uint32 * 512)(), c_size_t()
-        words = (number, byref(held), 2048 if number in {TILE_IDS, STAGES_IDS} else 4, byref(size))
-        self.call("MatmulAlgoCapGetAttribute", byref(answer), *words)
-        return [*held[: size.value // 4]]
-
-    def neighbours(self, answer: Answer) -> Iterator[tuple[str, Answer]]:
-        """Yield copies of *answer* of which a number of the config is another, with its name."""
-        own, count = self.config(answer), partial(self.capability, answer)
-        values: dict[str, Any] = {
-            "tile": count(TILE_IDS), "stages": count(STAGES_IDS), "cluster": range(CLUSTERS),
-            "custom": range(count(CUSTOM_MAX)[0] + 1), "swizzling": range(count(SWIZZLING)[0] + 1),
-            "inner": range(INNERS),
-        }  # fmt: skip
-        changes = [{name: value} for name, listed in values.items() for value in listed]
-        splits = itertools.product(SPLITS, REDUCTIONS)
-        changes += [{"splitk": a, "reduction": b} for a, b in splits if (a == 1) == (b == 0)]
-        for change in changes:
+    def neighbours(self, answer: Answer, tiles: set[int]) -> Iterator[tuple[str, Answer]]:
+        """Yield copies of *answer* with another number of its config, and that number's name."""
+        own = self.config(answer)
+        for change in (*CHANGES, *({"tile": tile} for tile in tiles)):
             if all(own[name] == value for name, value in change.items()):
                 continue
             made = Answer.from_buffer_copy(answer)
@@ -284,8 +268,9 @@ def vary(
     seen = {bytes(one.algorithm) for one in answers}
     for _ in range(STEPS):
         before, names = min(screened[index] for index in right), dict[int, str]()
+        tiles = {sets.lt.config(answers[index])["tile"] for index in right}
         for near in sorted(right, key=screened.__getitem__)[:VARIED]:
-            for name, made in sets.lt.neighbours(answers[near]):
+            for name, made in sets.lt.neighbours(answers[near], tiles):
                 if bytes(made.algorithm) not in seen and sets.passes(made):
                     seen.add(bytes(made.algorithm))
                     names[len(answers)] = name
@@ -418,7 +403,7 @@ def main() -> None:
         is_asked = width in FORMS[form] and width.startswith(tuple(asked.shapes.split(",")))
         is_asked &= dtype == "bf16" or not is_activated  # of fp8 torch has no such call
         compiles = is_activated and m in asked.compiled
-        seconds = (60 if compiles else 20 if is_activated else 6) + 20 * asked.variations
+        seconds = (60 if compiles else 20 if is_activated else 6) + 6 * asked.variations
         ends = time.monotonic() - begun + seconds
         if key in document["problems"] or not is_asked or ends > asked.limit:
             continue

@@ -66,6 +66,10 @@ def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
         asked = ask(**LINEAR, op=op, asked=True)
         assert asked["added"]["algorithms"] == 2
         assert f"blas::{op} cublas130100 {SECOND}" in asked["short"]
+        # Two algorithms, whose custom and cluster have 8 and 9 values, of which they have one each;
+        # the library in place of cuBLASLt refuses another number of parts of K.
+        assert len({*asked["varied"]}) == len(asked["varied"]) == 2 * (7 + 8)
+        assert SECOND.replace("custom_1", "custom_3") in asked["varied"]
     for other in (
         *({"backends": "ATEN,TRITON"}, {"m": [2, 1024]}, {"op": "scaled_mm"}),
         *({"op": "bmm", "linear": False}, {"full": True}),

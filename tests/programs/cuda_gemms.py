@@ -259,10 +259,16 @@ class Silent:
 
     questions: list[GemmQuestion] = field(default_factory=list)
     smaller_sizes: list[dict[str, Any]] = field(default_factory=list)
+    varied: list[str] = field(default_factory=list)
 
     def measure(self, question: Question) -> None:
         assert isinstance(question, GemmQuestion), question.problem.key
         self.questions.append(question)
+        if question.vary is not None:
+            timed = [one.winner for one in question.candidates if one.winner.family is Family.BLAS]
+            made = question.vary(timed)
+            self.varied += [str(one.spec["kwargs"]["algorithm"]) for one in made]
+            assert all(dict(one.winner.kwargs) == one.spec["kwargs"] for one in made)
         self.smaller_sizes += [_at_smaller_size(question, one) for one in question.smaller_sizes]
 
     def close(self) -> None:
@@ -305,6 +311,7 @@ def ask(case: Case) -> dict[str, Any]:
         "key": question.problem.key,
         "strides": [view.strides for view in question.views],
         "smaller_sizes": tuner.smaller_sizes,
+        "varied": tuner.varied,
         "guards": guards,
     }
 

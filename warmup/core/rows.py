@@ -107,6 +107,7 @@ class CandidateSource(StrEnum):
     TMA = "tma"
     FEW_ROWS = "few_rows"  # templates of warmup's own
     ALGORITHMS = "algorithms"  # of cuBLASLt
+    VARIATIONS = "variations"  # of the fastest of these
     SPLITS = "splits"
     NEIGHBOURS = "neighbours"
     TILES = "tiles"

@@ -38,7 +38,8 @@ class GemmQuestion:
     holds the candidates that did not compile, with the reason. ``region`` is the GEMM with the
     operators that may be fused into it, None without any. ``known`` holds winners of other keys.
     When a size of the key is a range, ``size`` is the value that is measured for the first such
-    size, and ``smaller_sizes`` are the smaller values at which winners can be compared.
+    size, and ``smaller_sizes`` are the smaller values at which winners can be compared. ``vary``
+    makes algorithms of a library like those that were timed, the fastest first; None without any.
     """
 
     problem: GemmProblem
@@ -56,6 +57,7 @@ class GemmQuestion:
     known: Mapping[str, Winner] = field(default_factory=dict)
     size: int | None = None
     smaller_sizes: tuple[SmallerSize, ...] = ()
+    vary: Callable[[Sequence[Winner]], tuple[Candidate, ...]] | None = None
     makes_row: ClassVar[bool] = True
 
     def offers(self, winner: Winner) -> bool:

@@ -11,18 +11,27 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
+from typing import Final, Self
 
 import torch
 
 from warmup.core.device import CallCost
 from warmup.core.events import logger
 from warmup.core.phases import BuildClock, BuildStage
-from warmup.core.rows import Method, OptionValue, Rejection, Search, SearchCounts, Winner
+from warmup.core.rows import (
+    CandidateSource,
+    Family,
+    Method,
+    OptionValue,
+    Rejection,
+    Search,
+    SearchCounts,
+    Winner,
+)
 from warmup.core.trial import LiveSearch, Outcome, Samples, TimedCall, Trial, Tuned
 from warmup.keys.gemm import NO_EPILOGUE, GemmProblem
 from warmup.keys.question import (
@@ -135,6 +144,77 @@ def _run_at(
     except TrialNotRunError as error:
         logger.warning("not timed at %d: %s: %s", smaller.size, question.problem.key, error)
         return SizeOutcomes(smaller.size, ())
+
+
+# `vary`: algorithms of a library, made from the fastest while such are faster.
+
+_STEPS: Final = 4  # seen on an H200: the last of three steps still gained 1 %
+_STEP_GAIN: Final = 1.01
+_RACED: Final = 8
+
+
+def vary(
+    question: GemmQuestion,
+    outcomes: Sequence[Outcome],
+    run: Callable[..., Sequence[Outcome]],
+    is_worth: Callable[[str, float | None], bool],
+) -> Sequence[Outcome]:
+    """Return *outcomes* with those of algorithms like the fastest, while such are faster.
+
+    They are screened in trials of their own, which *run* runs, as long as *is_worth* says so. The
+    fastest of all candidates are then timed to the end in one more trial, beside the library's. The
+    others cannot win.
+    """
+    search = question.searched.search if question.searched else Search.DEFAULT
+    if question.vary is None or search is Search.IMPORTED:
+        return outcomes
+    key, library = question.problem.key, question.library
+    timed = {one.winner: one for one in outcomes}
+    candidates = {one.winner: one for one in question.candidates}
+
+    def trial(winners: Iterable[Winner], *, only_screens: bool) -> dict[Winner, Outcome]:
+        asked = tuple(map(candidates.__getitem__, dict.fromkeys(filter(None, (library, *winners)))))
+        result = run(replace(question, candidates=asked), only_screens=only_screens)
+        return {one.winner: one for one in result}
+
+    try:
+        for _ in range(_STEPS):
+            fastest = [one for one in ranked(timed.values()) if one.family is Family.BLAS]
+            if not fastest or not is_worth(key, timed[fastest[0]].time_us):
+                break
+            fresh = {one.winner: one for one in question.vary(fastest)}
+            candidates |= fresh
+            screened = trial([fastest[0], *fresh], only_screens=True)
+            timed |= {winner: screened[winner] for winner in fresh}
+            before, best = screened[fastest[0]].time_us, ranked(screened.values())[0]
+            if before is None or (screened[best].time_us or before) * _STEP_GAIN > before:
+                break
+        if len(timed) == len(outcomes):
+            return outcomes
+        final = trial(ranked(timed.values())[:_RACED], only_screens=False)
+    except TrialNotRunError as error:
+        logger.warning("algorithms of %s are not varied: %s", key, error)
+        return outcomes
+    if library is None or final[library].time_us is None:
+        return outcomes
+    return [final.get(winner) or replace(one, is_final=False) for winner, one in timed.items()]
+
+
+def ranked(outcomes: Iterable[Outcome]) -> list[Winner]:
+    """Return the winners of *outcomes* that have a time, the fastest first."""
+    timed = (one for one in outcomes if one.time_us)
+    return [one.winner for one in sorted(timed, key=lambda one: one.time_us or math.inf)]
+
+
+def with_variations(question: GemmQuestion, tuned: Tuned) -> SearchCounts | None:
+    """Return the counts of *question*, with the algorithms in *tuned* that it did not offer."""
+    made = sum(one.winner.family is Family.BLAS for one in tuned.timings)
+    made -= sum(one.winner.family is Family.BLAS for one in question.candidates)
+    if question.searched is None or made <= 0:
+        return question.searched
+    return replace(
+        question.searched, added=(*question.searched.added, (CandidateSource.VARIATIONS, made))
+    )
 
 
 # `SearchResults`: what came of the launch searches of a build, for kernels of equal code.
@@ -350,7 +430,7 @@ class Tuner:
             tuned = self._measure_bare(question)
         if tuned is None:
             return None
-        tuned = replace(tuned, searched=question.searched)
+        tuned = replace(tuned, searched=with_variations(question, tuned))
         if question.region is None or not self.method.fused_top_k:
             return tuned
         waiting = WaitingFused(question, tuned)
@@ -430,7 +510,8 @@ class Tuner:
         # outcome where no candidate has the digest, and none of a survey, which notes the digests.
         classes = self.row_classes
         if classes is None:
-            return self.bare.run(question), self.bare.run
+            outcomes = self.bare.run(question)
+            return vary(question, outcomes, self.bare.run, self.is_worth), self.bare.run
         key, library = question.problem.key, question.library
         screened = self.bare.run(question, only_screens=True)
         members = classes.members(key, screened)
@@ -463,7 +544,7 @@ class Tuner:
         for one, trial in zip(waiting, trials, strict=True):
             with self.clock.phase(BuildStage.FUSED_TRIALS):
                 tuned = self._measure_fused(one, trial)
-            yield one, replace(tuned, searched=one.question.searched)
+            yield one, replace(tuned, searched=one.bare.searched)
 
     def _fused_trial(self, waiting: WaitingFused) -> Trial:
         question, bare = waiting.question, waiting.bare

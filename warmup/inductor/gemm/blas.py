@@ -1,9 +1,10 @@
 """`candidates` and `forced`: the algorithms of cuBLASLt for a product, as candidates and as rows.
 
 torch calls the library with the first answer of its heuristics. Where the backends of a search have
-`CUBLASLT`, the first `MOST_ANSWERS` are candidates. A winner names an algorithm by the numbers of
-its config, as TunableOp of torch 2.15 does, and the version of cuBLASLt, without which they mean
-nothing. cuBLASLt itself makes the algorithm of them, and checks it for each product.
+`CUBLASLT`, the first `MOST_ANSWERS` are candidates, and then those that `variations` makes of the
+fastest. A winner names an algorithm by the numbers of its config, as TunableOp of torch 2.15 does,
+and the version of cuBLASLt, without which they mean nothing. cuBLASLt itself makes the algorithm of
+them, and checks it for each product.
 
 Generated code calls a function of `CHOICES` with the winner's kwargs, so that a graph from a cache
 needs nothing else. A call that the algorithm cannot compute, such as of an operand at an unaligned
@@ -14,12 +15,15 @@ cuBLASLt's matrices lie by columns, torch's by rows: it computes out.t() as w.t(
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
 import re
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from ctypes import CDLL, Structure, byref, c_float, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -58,6 +62,14 @@ _CONFIG: Final = {  # by the names of TunableOp in torch 2.15 (ATen/cuda/tunable
     "id": (0, 4), "tile": (1, 4), "stages": (6, 4), "splitk": (2, 4), "red": (3, 4),
     "swizzle": (4, 4), "custom": (5, 4), "inner": (7, 2), "cluster": (8, 2),
 }  # fmt: skip
+# Numbers of a config that make algorithms faster on an H200; cuBLASLt refuses some for a product.
+# Sums of parts of K stay in float32, which is reduction 2; 4 rounds them to 16 bits.
+CHANGES: Final = (
+    *({"splitk": parts, "red": 2 * (parts > 1)} for parts in (1, 2, 3, 4, 5, 6, 8, 12, 16)),
+    *({"custom": number} for number in range(8)),
+    *({"cluster": number} for number in range(2, 11)),
+)
+_VARIED: Final = 2  # algorithms, the fastest
 _LETTERS: Final[Mapping[str, Any]] = {"p": c_void_p, "i": c_int, "z": c_size_t, "u": c_uint64}
 _FUNCTIONS: Final = {  # which all return a cublasStatus_t, an int
     "Create": "p", "MatmulDescCreate": "pii", "MatmulDescSetAttribute": "pipz",
@@ -92,6 +104,17 @@ class Algorithm(NamedTuple):
                 if not others and re.fullmatch(ALGORITHM_CONFIG, config):
                     return cls(config, cublas)
         return None
+
+
+Config = dict[str, int]
+
+
+def _spell(numbers: Config) -> str:
+    return "_".join(f"{name}_{value}" for name, value in numbers.items())
+
+
+def _read(config: str) -> Config:
+    return dict(zip(_CONFIG, map(int, re.findall("[0-9]+", config)), strict=True))
 
 
 class Matrix(NamedTuple):
@@ -194,13 +217,13 @@ class Library:
         ]
 
     def config_of(self, answer: Answer) -> str:
-        numbers = dict[str, int]()
+        numbers = Config()
         for name, (number, size) in _CONFIG.items():
             value, written = c_uint64(), c_size_t()
             words = (number, byref(value), size, byref(written))
             self.call("MatmulAlgoConfigGetAttribute", byref(answer), *words)
             numbers[name] = value.value
-        return "_".join(f"{name}_{value}" for name, value in numbers.items())
+        return _spell(numbers)
 
     def make_answer(self, product: Product, described: list[c_void_p], config: str) -> Answer:
         """Return the algorithm of this *config*, with its workspace for *product*, as *described*.
@@ -208,10 +231,10 @@ class Library:
         Raises AlgorithmError where cuBLASLt does not compute it so.
         """
         made, checked, kind = Answer(), Answer(), _TYPES[product.dtype]
-        first, *others = zip(_CONFIG.values(), map(int, re.findall("[0-9]+", config)), strict=True)
-        kinds = (_COMPUTE_F32, _F32, *[kind] * 4)
-        self.call("MatmulAlgoInit", self.handle, *kinds, first[1], byref(made))
-        for (number, size), value in others:
+        numbers, kinds = _read(config), (_COMPUTE_F32, _F32, *[kind] * 4)
+        self.call("MatmulAlgoInit", self.handle, *kinds, numbers.pop("id"), byref(made))
+        for name, value in numbers.items():
+            number, size = _CONFIG[name]
             words = (number, byref(c_uint64(value)), size)
             self.call("MatmulAlgoConfigSetAttribute", byref(made), *words)
         self.call("MatmulAlgoCheck", self.handle, *described, byref(made), byref(checked))
@@ -347,15 +370,24 @@ class BlasChoice(ExternKernelChoice):
     """The function of this name in inductor's ``extern_kernels``; its kwargs name an algorithm."""
 
     @property
+    def op(self) -> str:
+        return str(self.name.removeprefix("warmup_blas_"))
+
+    @property
     def uid(self) -> str:
-        return f"blas::{self.name.removeprefix('warmup_blas_')}"
+        return f"blas::{self.op}"
 
 
 CHOICES: Final = {op: BlasChoice(_call_of(op), name=f"warmup_blas_{op}") for op in ("mm", "addmm")}
 
 
-def candidates(version: Version, kernel_inputs: Any, op: str) -> Iterator[Any]:
-    """Yield a choice for each algorithm where the backends have `CUBLASLT` and sizes are fixed."""
+def candidates(
+    version: Version, kernel_inputs: Any, op: str, named: Iterable[Winner] = ()
+) -> Iterator[Any]:
+    """Yield a choice for each algorithm where the backends have `CUBLASLT` and sizes are fixed.
+
+    The heuristics' algorithms come first, then those of the *named* winners.
+    """
     if CUBLASLT not in option_value("max_autotune_gemm_backends"):
         return
     try:
@@ -364,7 +396,35 @@ def candidates(version: Version, kernel_inputs: Any, op: str) -> Iterator[Any]:
     except AlgorithmError as error:
         logger.debug("no algorithm of cuBLASLt for %s: %s", op, error)
         return
-    yield from (_choice(version, kernel_inputs, op, algorithm) for algorithm in answers)
+    for algorithm in (*answers, *filter(None, map(Algorithm.of, named))):
+        yield _choice(version, kernel_inputs, op, algorithm)
+
+
+def variations(choice: Any, winners: Sequence[Winner]) -> Iterator[Winner]:
+    """Yield algorithms for the product of *choice* that cuBLASLt has, like the first of *winners*.
+
+    Each has a change of `CHANGES`, or the tile of another of *winners*, which are the algorithms
+    that were timed, the fastest first.
+    """
+    known = [Algorithm.of(one) for one in winners]
+    try:
+        library, product = _lowered(choice.annotations["ktc"].inputs, choice.choice.op)
+        described = library.describe(product)
+    except AlgorithmError as error:
+        logger.info("%s is not varied: %s", winners[0], error)
+        return
+    configs = [_read(one.algorithm) for one in known if one is not None]
+    tiles = [{"tile": one["tile"]} for one in configs]
+    seen = [*configs]
+    for base, change in itertools.product(configs[:_VARIED], (*CHANGES, *tiles)):
+        numbers = {**base, **change}
+        if numbers in seen:
+            continue
+        seen.append(numbers)
+        with contextlib.suppress(AlgorithmError):
+            library.make_answer(product, described, _spell(numbers))
+            kwargs = Algorithm(_spell(numbers), library.version)._asdict()
+            yield replace(winners[0], kwargs=tuple(sorted(kwargs.items())))
 
 
 def forced(version: Version, kernel_inputs: Any, op: str, winner: Winner) -> Any | MissReason:

@@ -39,7 +39,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses import FakeTensorMode
 
 from warmup.core.events import logger
-from warmup.core.rows import Winner
+from warmup.core.rows import Family, Winner
 from warmup.core.trial import (
     Candidate,
     Fill,
@@ -51,6 +51,7 @@ from warmup.core.trial import (
     ViewSpec,
     without_repeats,
 )
+from warmup.inductor.gemm.blas import variations
 from warmup.inductor.gemm.choices import identify
 from warmup.inductor.gemm.key import current_node
 from warmup.inductor.gemm.regions import region_of
@@ -433,6 +434,7 @@ def _question(
         out=TensorSpec(*_shape(out), int(library_out.storage_offset()), _dtype_name(out)),
         environment=_environment(),
         uncompiled=uncompiled,
+        vary=_varying(by_winner, specs),
         region=_region(
             problem,
             [
@@ -441,6 +443,21 @@ def _question(
             ],
         ),
     )
+
+
+def _varying(
+    by_winner: Mapping[Winner, Any], specs: Mapping[Winner, Spec]
+) -> Callable[[Sequence[Winner]], tuple[Candidate, ...]] | None:
+    """Return `GemmQuestion.vary` for algorithms of cuBLASLt; None where none is a candidate."""
+    for winner, choice in by_winner.items():
+        if winner.family is Family.BLAS and winner in specs:
+            return partial(_vary, choice, specs[winner])
+    return None
+
+
+def _vary(choice: Any, spec: Spec, winners: Sequence[Winner]) -> tuple[Candidate, ...]:
+    made = variations(choice, winners)
+    return tuple(Candidate(one, {**spec, "kwargs": dict(one.kwargs)}) for one in made)
 
 
 def _environment() -> dict[str, str]:

@@ -467,9 +467,9 @@ class Selection:
         """Whether the library's calls are here: torch lists those of an addmm apart (2.13)."""
         return any(isinstance(template, ExternKernelChoice) for template in self.templates)
 
-    def algorithms(self) -> Iterator[Any]:
+    def algorithms(self, named: Iterable[Winner]) -> Iterator[Any]:
         if self.lists_library:
-            yield from blas.candidates(self.version, self.kernel_inputs, self.op_name)
+            yield from blas.candidates(self.version, self.kernel_inputs, self.op_name, named)
 
     @property
     def omitted_templates(self) -> list[Any]:
@@ -576,7 +576,7 @@ def _is_named(choice: Any, named: Sequence[Winner]) -> bool:
 
 
 def search(
-    selection: Selection, mode: Search, listed: Sequence[Any], neighbours: Iterable[Winner] = ()
+    selection: Selection, mode: Search, listed: Sequence[Any], neighbours: Sequence[Winner] = ()
 ) -> SearchResult:
     """Return the candidates that the search *mode* adds to inductor's *listed* choices.
 
@@ -615,7 +615,7 @@ def search(
 
 
 def _candidates(
-    selection: Selection, mode: Search, listed: Sequence[Any], neighbours: Iterable[Winner]
+    selection: Selection, mode: Search, listed: Sequence[Any], neighbours: Sequence[Winner]
 ) -> Iterator[tuple[CandidateSource, Any]]:
     """Yield candidates with their source; duplicates are possible."""
     inputs, op = selection.kernel_inputs, selection.op_name
@@ -623,7 +623,8 @@ def _candidates(
     yield from ((CandidateSource.TMA, choice) for choice in tma)
     for uid in FEW_ROWS_UIDS:
         yield from ((CandidateSource.FEW_ROWS, choice) for choice in selection.few_rows(uid))
-    yield from ((CandidateSource.ALGORITHMS, choice) for choice in selection.algorithms())
+    algorithms = selection.algorithms(neighbours)
+    yield from ((CandidateSource.ALGORITHMS, choice) for choice in algorithms)
     if mode is Search.DEFAULT:
         return
     is_wide = mode is Search.WIDE
