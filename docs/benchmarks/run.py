@@ -49,13 +49,15 @@ def rows_of(name: str, model: str, words: str, **builds: str) -> tuple[str, ...]
     tables = ",".join([*paths.values()] * 2)
     return (
         *(
-            f"python -m warmup build {case} --no-bundle --out {paths[build]} {options}"
+            f"python -m warmup build {case} --out {paths[build]} {options}"
+            f"{'' if 'bundle' in options else ' --no-bundle'}"
             for build, options in builds.items()
         ),
         f"python {HERE}/rows.py {case} --record --starts {tables} --results {{out}}/{name}.json",
     )
 
 
+_REPLAYED = "--set bundle_graphs=reduce-overhead"
 _DIMS = "--dims seqlen=16,256,560,1024,2048"
 _ALL = f"{_DIMS} --once max-autotune,max-autotune-warm,mega-cache --starts "
 _WARM = "max-autotune-warm,mega-cache,default-warm,table-warm,bundle-graphs"
@@ -173,8 +175,8 @@ SETS: dict[str, tuple[str, ...]] = {
             f"algorithms-{name}",
             f"decoders.py:{model}",
             "--dims batch=1,8,64;seqlen=1 --input ids=[batch,seqlen]:i64",
-            plain="",
-            blas="--set backends=ATEN,TRITON,CUBLASLT",
+            plain=_REPLAYED,
+            blas=f"{_REPLAYED} --set backends=ATEN,TRITON,CUBLASLT",
         )
         for name, model in (("Qwen2.5", "qwen2"), ("Llama-3", "llama3"))
     },

@@ -74,7 +74,7 @@ SETTINGS: Final[Mapping[str, tuple[Callable[[str], Any], str]]] = {
     ),
     "bundle_graphs": (
         str,
-        "mode of the server whose graphs the bundle has; on a GPU that of the table",
+        "mode of the server, whose graphs the bundle has; on a GPU that of the table",
     ),
     "after": (_yes, "yes: tune what a program asks when it has ended, not as it is asked"),
 }

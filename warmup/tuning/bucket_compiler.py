@@ -315,7 +315,8 @@ class BucketCompiler:
                 times_kernels=not has_shares,
             )
             tuner.shares = self._shares(served) if has_shares else None
-            tuner.prefers_fewer_kernels = served.cost is not None and served.cost.is_host_limited
+            is_host_limited = served.cost is not None and served.cost.is_host_limited
+            tuner.prefers_fewer_kernels = is_host_limited and not tuner.replays_graphs
             is_new = has_shares and bool(served.missing)
             while self._measure_deferred(served) or is_new:
                 is_new = False

@@ -19,7 +19,7 @@ from warmup.core.buckets import ShapePolicy
 from warmup.core.device import Runtime, slug_of
 from warmup.core.errors import BundleError, SettingsError, TableWriteError
 from warmup.core.files import probe_folder
-from warmup.core.rows import COMPILE_MODES, Effort, Flag
+from warmup.core.rows import COMPILE_MODES, GRAPH_MODES, Effort, Flag
 from warmup.core.text import __version__, printable, problem_in, remedy_for
 from warmup.table.codec import digest_of
 from warmup.table.schema import (
@@ -390,6 +390,7 @@ def open_context(request: BuildRequest, observer: Observer) -> Iterator[BuildCon
     with make_tuner(setup.policy, setup.device, started) as tuner:
         tuner.region_questions.is_used, tuner.estimate.report = True, observer.time_left
         tuner.region_questions.is_thorough = options.effort == Effort.FULL.value
+        tuner.replays_graphs = (options.bundle_graphs or setup.policy.mode) in GRAPH_MODES
         yield BuildContext(
             request=request, observer=observer, setup=setup, tuner=tuner, started=started
         )

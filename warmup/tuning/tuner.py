@@ -362,7 +362,8 @@ class Tuner:
     regions. Rows that ``shares`` calls not worth it are searched among default mode's candidates.
     For the keys in ``apart`` nothing is fused into a template: in the model inductor does not fuse
     what it fuses in the region alone. ``prefers_fewer_kernels`` is for a bucket that the host
-    limits. With ``row_classes`` the winners for a weight have the same bits in all buckets.
+    limits, as no bucket of a server is that ``replays_graphs``. With ``row_classes`` the winners
+    for a weight have the same bits in all buckets.
     """
 
     device: torch.device
@@ -374,6 +375,7 @@ class Tuner:
     region_questions: RegionQuestions = field(default_factory=RegionQuestions)
     apart: set[str] = field(default_factory=set)
     prefers_fewer_kernels: bool = False
+    replays_graphs: bool = False
     shares: BucketShares | None = None
     defers: bool = False
     row_classes: RowClasses | None = None
