@@ -63,7 +63,7 @@ OF_ONE_KIND = (
     # These run a bucket once more with padded weights, the kind `weight`.
     *("warmup.tuning.session", "warmup.tuning.weights"),
     "warmup.bench.attribution",
-    "warmup.tuning.problems",  # torch's lookup table, of GEMMs
+    "warmup.tuning.exchange",  # torch's files, of GEMMs
     *("warmup.tuning.trials", "warmup.tuning.tuner", "warmup.tuning.worker"),  # GEMM trials
 )
 OF_EVERY_KIND = frozenset(

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import operator
 import re
 from collections.abc import Callable
@@ -52,7 +53,7 @@ from warmup.keys.question import GemmQuestion, Question, SmallerSize
 from warmup.table.lookup import Lookup
 from warmup.table.schema import OnMiss
 from warmup.table.store import read
-from warmup.tuning.problems import export_lookup_table
+from warmup.tuning.exchange import export_lookup_table
 
 UIDS = {
     "triton": "triton::",
@@ -344,7 +345,7 @@ def export(rows: dict[str, Winner]) -> Any:
     tuned = {key: Row(winner, h100.EVIDENCE) for key, winner in rows.items()}
     exported = export_lookup_table(replace(table, provenance=origin, rows=tuned))
     assert not exported.left_out, exported.left_out
-    return exported.entries
+    return json.loads(exported.text)
 
 
 def answer(case: Case) -> dict[str, Any]:

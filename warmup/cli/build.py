@@ -20,7 +20,7 @@ from warmup.cli.output import complain, print_report, say
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
-from warmup.core.rows import Effort, Search
+from warmup.core.rows import CUBLASLT, Effort, Family, Search
 
 if TYPE_CHECKING:
     from warmup.tuning.build import BuildRequest, Runner, Source
@@ -197,10 +197,12 @@ def build(
     if problems is not None and out is None:
         raise typer.BadParameter("--problems needs --out, the table to complete")
     if problems is not None and _is_of_torch(problems):
-        _measure_lookup_table(problems, out, words, as_json=as_json)
-    elif shard is None or problems is None or not _is_empty_share(problems, shard):
+        source = _source_of_torch(problems, words)
+    elif shard is not None and problems is not None and _is_empty_share(problems, shard):
+        return
+    else:
         source = _source_of(model.model, problems, words)
-        _tune(_request_of(source, out, words, cluster), as_json=as_json)
+    _tune(_request_of(source, out, words, cluster), as_json=as_json)
 
 
 def _rows_of(again: str | None) -> str | tuple[str, ...] | None:
@@ -332,35 +334,31 @@ def _is_empty_share(problems: Path, shard: str) -> bool:
     return False
 
 
-# -- `--problems` with torch's own lookup table ---------------------------------------------------
+# -- `--problems` with a file of torch's ----------------------------------------------------------
 
 
 def _is_of_torch(problems: Path) -> bool:
     try:
         with problems.open("rb") as file:
-            return b"(torch." in file.read(4096).partition(b":")[0]
+            start = file.read(4096)
+            return start.startswith(b"Validator,") or b"(torch." in start.partition(b":")[0]
     except (OSError, ValueError):
         return False  # `read_misses` names the fault of the file
 
 
-def _measure_lookup_table(
-    path: Path, out: Path | None, words: Mapping[str, Any], *, as_json: bool
-) -> None:
-    from warmup.cli import build_render as render
-    from warmup.tuning.build import BuildOptions
-    from warmup.tuning.problems import measure_configs, read_lookup_table
+def _source_of_torch(path: Path, words: dict[str, Any]) -> Source:
+    from warmup.tuning.exchange import read_configs, source_of, spell_entries
 
-    _refuse("torch's lookup table", words.keys() - {"device", "mode", "wait_for_quiet"})
-    assert out is not None
-    entries = read_lookup_table(path)
-    measured = None
-    if any(entry.winner is not None for entry in entries):
-        with render.BuildProgress() as progress, interruptible(progress.interrupted):
-            measured = measure_configs(entries, out, BuildOptions(**words), progress)
-    spell = partial(render.spell_configs, entries)
-    print_report(measured, spell, partial(render.document_of_configs, entries), as_json=as_json)
-    if measured is None or measured.open:
+    _refuse("torch's file", words.keys() - {"device", "mode", "wait_for_quiet", "backends"})
+    entries = read_configs(path)
+    for text in spell_entries(entries):
+        say(text)
+    families = {entry.winner.family for entry in entries if entry.winner is not None}
+    if not families:
         raise typer.Exit(EXIT_FOUND)
+    if Family.BLAS in families:
+        words.setdefault("backends", f"ATEN,TRITON,{CUBLASLT}")
+    return source_of(entries)
 
 
 # -- `warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions ----------

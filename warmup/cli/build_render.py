@@ -31,7 +31,6 @@ from warmup.core.trial import Outcome, Tuned
 from warmup.keys.kind import Kind, natural_order
 from warmup.keys.registry import KINDS, kind_of
 from warmup.measuring.selection import rejections, worst_regret_over_bound
-from warmup.tuning.problems import ASSUMED, Entry, MeasuredConfigs
 from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Observer, name_of
 
 if TYPE_CHECKING:
@@ -588,38 +587,3 @@ def document_of_program(report: BuildReport) -> dict[str, Any]:
         "left": [{"key": one.key, "kind": one.kind} for one in program.problems],
         "rest": document(report) if program.has_rest else None,
     }
-
-
-# -- `build --problems` with torch's own lookup table ---------------------------------------------
-
-
-def spell_configs(entries: Sequence[Entry], measured: MeasuredConfigs | None) -> Iterator[str]:
-    lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
-    complete = len(entries) - lacking.total()
-    yield f"{counted(len(entries), 'config')} read, {complete} complete"
-    for reason, count in lacking.most_common():
-        first = next(entry.origin for entry in entries if entry.lacking == reason)
-        yield from wrapped(f"not taken: {counted(count, 'config')}: {reason} (first: {first})")
-    if measured is None:
-        return
-    yield from wrapped(ASSUMED)
-    yield from wrapped(
-        f"{measured.report.path}: configs of {counted(len(measured.confirmed), 'key')} confirmed, "
-        f"of {len(measured.refuted)} slower than the library's kernel, wrong or not built here"
-    )
-    if known := measured.report.known:
-        yield from wrapped(f"{len(known)} had a row already, which stays")
-    for reason, keys in measured.open.items():
-        text = f"without a row: {counted(len(keys), 'key')}: {reason} (first: {keys[0]})"
-        yield from wrapped(text)
-
-
-def document_of_configs(
-    entries: Sequence[Entry], measured: MeasuredConfigs | None
-) -> dict[str, Any]:
-    found = measured and {
-        **record(measured, without=("report",)),
-        "table": str(measured.report.path),
-        "known": measured.report.known,
-    }
-    return {"configs": record(entries), "assumed": ASSUMED, "measured": found}

@@ -428,13 +428,14 @@ class Reader(StrEnum):
     """What reads an exported file."""
 
     TORCH = "torch"
+    TUNABLE_OP = "tunableop"
     VLLM = "vllm-batch-invariant"
 
 
 def export(
     table: options.TableFile,
     *,
-    out: Annotated[Path, typer.Option(help="JSON for torch, Python source for vLLM.")],
+    out: Annotated[Path, typer.Option(help="JSON, CSV for TunableOp, Python for vLLM.")],
     to: Annotated[Reader, typer.Option(help="What will read it.")] = Reader.TORCH,
 ) -> None:
     """Write the GEMM rows of a table for torch or vLLM, without warmup."""
@@ -446,11 +447,10 @@ def export(
         text, left_out, entries = tiles.source, tiles.left_out, len(tiles.weights)
         what = f"as tiles of {counted(entries, 'weight')}"
     else:
-        from warmup.tuning.problems import export_lookup_table
+        from warmup.tuning.exchange import export_lookup_table, export_tunable_ops
 
-        exported = export_lookup_table(found)
-        text = json.dumps(exported.entries, indent=1) + "\n"
-        left_out, entries = exported.left_out, len(exported.entries)
+        exported = (export_lookup_table if to is Reader.TORCH else export_tunable_ops)(found)
+        text, left_out, entries = exported.text, exported.left_out, exported.entries
         what = f"under {counted(entries, 'key')} of torch's, a kernel each"
     write_output(out, text, "--out")
     lacking = sum(map(len, left_out.values()))

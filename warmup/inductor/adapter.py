@@ -200,6 +200,13 @@ def uncompiled(module: torch.nn.Module) -> torch.nn.Module:
     return module
 
 
+def mark_static(tensor: torch.Tensor) -> None:
+    """Let a CUDA graph read *tensor* where it is; not so where weights are frozen."""
+    # A frozen graph takes marked inputs for constants (torch/_dynamo/variables/builder.py).
+    if not config.freezing:
+        torch._dynamo.mark_static_address(tensor)
+
+
 def mark_range(
     tensor: torch.Tensor, dim: int, low: int, high: int | None, *, hint: int | None = None
 ) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import io
+import logging
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,12 +15,12 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
 from warmup.core.roofline import dtype_name
-from warmup.inductor.tensors import FakeTensorMode, fake_like, fake_mode, fake_tensors
 
 Args = tuple[Any, ...]
 
@@ -55,6 +57,34 @@ class Encounters:
     needs: dict[str, Need] = field(default_factory=dict)
     embedding_rows: list[int] = field(default_factory=list)
     calls: int = 0
+
+
+@contextlib.contextmanager
+def fake_tensors(mode: FakeTensorMode) -> Iterator[None]:
+    """Make every new tensor a fake one of *mode* while the context is open, without gradients.
+
+    Compiled functions run uncompiled, and torch does not log an operation that fails.
+    """
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        with mode, torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            yield
+    finally:
+        log.disabled = was_disabled
+
+
+def fake_mode() -> FakeTensorMode:
+    """Return a mode in which fake tensors and real constants may meet."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_like(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
+    """Return the fake tensor of *mode* like *tensor*, on the CPU for one on the meta device."""
+    if tensor.is_meta:
+        with mode:
+            return torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    return mode.from_tensor(tensor.detach())
 
 
 class RejectedCallError(Exception):

@@ -27,7 +27,7 @@ from warmup.core.buckets import Bucket, DynamicDim, Interval, ShapePolicy, inter
 from warmup.core.errors import ModelError, SettingsError, SizeError
 from warmup.core.events import logger
 from warmup.core.rows import GRAPH_MODES
-from warmup.inductor.adapter import mark_range
+from warmup.inductor.adapter import mark_range, mark_static
 from warmup.inductor.cached_graphs import DeferredCompile, deferring_kernels
 from warmup.inductor.caches import (
     compile_entry,
@@ -38,7 +38,6 @@ from warmup.inductor.caches import (
     range_error,
     with_own_code,
 )
-from warmup.inductor.tensors import Place, StaticInputs
 from warmup.models.loading import Inputs
 from warmup.models.outputs import noted_tensors, output_errors, worst_error, written
 from warmup.serving.handle import installed
@@ -220,6 +219,55 @@ class BucketArtifact:
 def resized(tensor: torch.Tensor, dim: int, size: int) -> torch.Tensor:
     indices = torch.arange(size, device=tensor.device) % tensor.shape[dim]
     return tensor.index_select(dim, indices)
+
+
+Place = tuple[str | int, ...]  # of a tensor in the arguments of a call
+
+
+class StaticInput:
+    """Memory for a tensor like *tensor* with *sizes* by dim, where `fill` puts smaller ones."""
+
+    def __init__(self, tensor: torch.Tensor, sizes: Mapping[int, int]) -> None:
+        after = [0, 0] * tensor.dim()
+        for dim, size in sizes.items():
+            after[2 * (tensor.dim() - 1 - dim) + 1] = size - tensor.shape[dim]
+        # A tensor made in inference mode could not be written outside of it.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            self.tensor = nn.functional.pad(tensor.detach(), after)
+        self._filled = {dim: int(tensor.shape[dim]) for dim in sizes}
+        mark_static(self.tensor)
+
+    def fill(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Copy *tensor* into the memory, set what is beyond its sizes to zero; return it all."""
+        part = self.tensor
+        for dim, before in self._filled.items():
+            size = tensor.shape[dim]
+            if size < before:
+                self.tensor.narrow(dim, size, before - size).zero_()
+            self._filled[dim] = size
+            part = part.narrow(dim, 0, size)
+        part.copy_(tensor.detach())
+        return self.tensor
+
+
+class StaticInputs(threading.local):
+    """The static inputs of one graph, for each thread that calls it."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[Any, StaticInput] = {}
+
+    def fill(self, tensor: torch.Tensor, place: Place, sizes: Mapping[int, int]) -> torch.Tensor:
+        """Return *tensor*, the argument at *place*, padded with zeros to *sizes* by dim.
+
+        What is returned is overwritten by the next tensor at this place in the same thread.
+        """
+        others = [size for dim, size in enumerate(tensor.shape) if dim not in sizes]
+        key = (place, tensor.dtype, tensor.device, *others)
+        static = self._inputs.get(key)
+        if static is None:
+            static = self._inputs[key] = StaticInput(tensor, sizes)
+            return static.tensor
+        return tensor if tensor is static.tensor else static.fill(tensor)
 
 
 class PaddedArtifact(BucketArtifact):

@@ -1,4 +1,4 @@
-"""Torch's lookup table: read into a table, measured there, and written from one."""
+"""Torch's files of tuned GEMMs: read into a table, measured there, and written from one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from warmup.core.errors import SettingsError
 from warmup.core.rows import Family, Row, Search, Winner
 from warmup.table.schema import Table
 from warmup.table.store import read
-from warmup.tuning.problems import Entry, export_lookup_table, read_lookup_table, winner_of
+from warmup.tuning.exchange import (
+    Entry,
+    export_lookup_table,
+    export_tunable_ops,
+    read_configs,
+    winner_of,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 TILE = {"BLOCK_M": 64, "BLOCK_N": 128, "BLOCK_K": 64, "GROUP_M": 8, "num_stages": 3, "num_warps": 8}
@@ -32,7 +38,7 @@ Done = subprocess.CompletedProcess[str]
 def entries(tmp_path: Path, document: object) -> list[Entry]:
     path = tmp_path / "tuned.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    return read_lookup_table(path)
+    return read_configs(path)
 
 
 def test_each_config_is_an_entry_with_the_key_of_its_row(tmp_path: Path) -> None:
@@ -87,10 +93,10 @@ def test_a_file_of_another_form_is_one_error(tmp_path: Path) -> None:
     for content in (b"[]", b'{"a": {}}', b"{", b"\xff", b"\x80\x04K\x01.", b'{"a": ' * 5000):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match=r"t\.json"):
-            read_lookup_table(path)
+            read_configs(path)
     for missing in (tmp_path / "none.json", tmp_path, Path("a\0b")):
         with pytest.raises(SettingsError):
-            read_lookup_table(missing)
+            read_configs(missing)
 
 
 def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> None:
@@ -103,7 +109,7 @@ def test_what_shipped_tables_export_reads_back_as_their_rows(tmp_path: Path) -> 
         assert sorted({*left_out} & table.rows.keys()) == sorted(left_out), path
         assert all(reason.strip() for reason in exported.left_out), path
         kernels: dict[str, Any] = {}
-        for entry in entries(tmp_path, exported.entries):
+        for entry in entries(tmp_path, json.loads(exported.text)):
             assert None not in {entry.key, entry.winner}, (path, entry)
             kernels[str(entry.key)] = entry.winner
         for key in table.rows.keys() - set(left_out):
@@ -149,7 +155,7 @@ def test_rows_that_torchs_table_cannot_express_are_left_out_with_the_reason() ->
         device = changes.pop("device", "cuda")
         row = dataclasses.replace(make_row(), **{"winner": winner_of(TEMPLATE), **changes})
         exported = export_lookup_table(table_for({key: row}, device=device))
-        assert (exported.entries, len(exported.left_out)) == ({}, 1), key
+        assert (exported.entries, len(exported.left_out)) == (0, 1), key
         assert why in next(iter(exported.left_out)), key
 
 
@@ -165,13 +171,70 @@ def test_a_key_of_torch_gets_the_kernel_with_the_least_time_over_its_rows() -> N
         MM.replace("none", "relu"): dataclasses.replace(make_row(), winner=tile, evidence=fused),
     }
     exported = export_lookup_table(table_for(rows))
-    ((config,),) = exported.entries.values()
+    ((config,),) = json.loads(exported.text).values()
     ((reason, keys),) = exported.left_out.items()
     assert (config["template_id"], keys) == ("triton::mm", [MM])
     assert "another kernel takes less time" in reason
     for torch in ("2.10.1", "2.16.0+cu140"):
         with pytest.raises(SettingsError, match=r"known of 2\.11 to 2\.15"):
             export_lookup_table(table_for(rows, torch=torch))
+
+
+CONFIG = "id_66_tile_10_stages_35_splitk_1_red_0_swizzle_0_custom_1_inner_0_cluster_4"
+FIRST = "GemmTunableOp_BFloat16_TN,tn_768_512_640_ld_640_640_768"
+TUNABLE = f"""Validator,PT_VERSION,2.15.0
+Validator,CUBLASLT_VERSION,130401
+Validator,CUDA_DEVICE,9.0:NVIDIA H200
+{FIRST},Gemm_Cublaslt_{CONFIG},0.009500
+GemmAndBiasTunableOp_Half_NT,nt_32_8_64_ld_32_8_32,Gemm_Cublaslt_{CONFIG},0.009500
+"""
+
+
+def test_tunable_ops_are_read_and_written_as_torch_spells_them(tmp_path: Path) -> None:
+    """A line each of mm and addmm, by rows and by columns; a table gives the same file."""
+    path = tmp_path / "tuned.csv"
+    path.write_text(TUNABLE, encoding="utf-8")
+    plain, biased = read_configs(path)
+    kwargs = (("algorithm", CONFIG), ("cublas", 130401))
+    key = "addmm m=8 n=32 k=64 f16 a=col b=row bias=1d out=f16 | epilogue=none"
+    assert [plain.key, biased.key] == [MM, key]
+    assert plain.winner == Winner(Family.BLAS, "blas::mm", kwargs)
+    assert biased.winner == Winner(Family.BLAS, "blas::addmm", kwargs)
+    row, older = make_row(), (("algorithm", CONFIG), ("cublas", 130101))
+    evidence = dataclasses.replace(row.evidence, time_us=9.5)
+    rows = {
+        str(one.key): dataclasses.replace(row, winner=one.winner, evidence=evidence)
+        for one in (plain, biased)
+    }
+    table = table_for(
+        {
+            **rows,
+            MM.replace("768", "64"): row,
+            MM.replace("768", "32"): dataclasses.replace(
+                row, winner=dataclasses.replace(plain.winner, kwargs=older)
+            ),
+        },
+        torch="2.15.0+cu132",
+    )
+    device = dataclasses.replace(table.provenance.runtime.device, name="NVIDIA H200", arch="sm_90")
+    runtime = dataclasses.replace(table.provenance.runtime, device=device)
+    origin = dataclasses.replace(table.provenance, runtime=runtime)
+    exported = export_tunable_ops(dataclasses.replace(table, provenance=origin))
+    assert sorted(exported.text.splitlines()) == sorted(TUNABLE.splitlines())
+    reasons = {reason: len(keys) for reason, keys in exported.left_out.items()}
+    older_why = "the algorithm is of an older cuBLASLt"
+    assert reasons == {"the kernel is no algorithm of cuBLASLt": 1, older_why: 1}
+    with pytest.raises(SettingsError, match=r"names algorithms of cuBLASLt in torch 2\.15"):
+        export_tunable_ops(table_for(rows))
+    for line in (
+        f"{FIRST},Default,0.1",
+        f"{FIRST.replace('_768', '_999', 2).replace('999', '768', 1)},Gemm_Cublaslt_{CONFIG}",
+        f"{FIRST.replace('BFloat16', 'float')},Gemm_Cublaslt_{CONFIG}",
+        f"{FIRST.replace('512', '*')},Gemm_Cublaslt_{CONFIG}",
+    ):
+        path.write_text("\n".join([*TUNABLE.splitlines()[:3], line]), encoding="utf-8")
+        (entry,) = read_configs(path)
+        assert (entry.origin, entry.winner) == ("tuned.csv:line 4", None), line
 
 
 BUILD = (
@@ -185,11 +248,11 @@ def test_nothing_is_written_where_no_config_is_complete(tmp_path: Path) -> None:
     entries(tmp_path, {f"{NODES}+mm": [TEMPLATE | {"num_stages": None}] * 2})
     done = run_python(*BUILD, cwd=tmp_path)
     assert (done.returncode, (tmp_path / "t.json").exists()) == (1, False), done.stderr
-    text = " ".join(done.stdout.split())
+    text = " ".join(done.stderr.split())
     assert "2 configs read, 0 complete" in text
     assert "not taken: 2 configs: num_stages is not given (first: tuned.json:entry 1)" in text
     refused = run_python(*BUILD, "--search", "wide", cwd=tmp_path)
-    assert "torch's lookup table cannot be combined with --search" in refused.stderr
+    assert "torch's file cannot be combined with --search" in refused.stderr
 
 
 def test_a_config_is_measured_and_becomes_a_row(tmp_path: Path) -> None:
@@ -203,6 +266,8 @@ def test_a_config_is_measured_and_becomes_a_row(tmp_path: Path) -> None:
         Search.IMPORTED,
         1,
     )
-    assert "configs of 1 key confirmed" in " ".join(done.stdout.split())
-    measured = json.loads(run_python(*BUILD, "--json", cwd=tmp_path).stdout)["measured"]
-    assert (measured["known"], measured["confirmed"], measured["open"]) == ([BMM], [], {})
+    assert "t.json: 1 row, 1 tuned now" in done.stdout
+    again = json.loads(run_python(*BUILD, "--json", cwd=tmp_path).stdout)
+    assert (again["known"], again["problems"], again["not_rebuilt"]) == ([BMM], [], {})
+    refused = run_python(*BUILD, "--device", "all", cwd=tmp_path)
+    assert "torch's file is measured on one device" in refused.stderr

@@ -9,7 +9,7 @@ from torch._functorch import config as functorch_config
 from torch._inductor import compile_fx
 from torch._inductor import config as inductor_config
 
-from warmup.inductor.tensors import StaticInputs
+from warmup.serving.compiled_buckets import StaticInputs
 
 PLACE = ("x",)
 SIZES = {1: 8, 2: 4}
