@@ -141,5 +141,4 @@ def toy_kind(monkeypatch: pytest.MonkeyPatch) -> Kind:
 
 @pytest.fixture(scope="session")
 def root() -> Path:
-    """The checkout."""
     return ROOT

@@ -29,7 +29,6 @@ MOST_BYTES = 8_700_000
 
 
 def tracked(*patterns: str) -> Iterator[Path]:
-    """Yield the files that git knows."""
     listed = subprocess.run(
         [shutil.which("git") or "git", "ls-files", "-z", "--", *patterns],
         cwd=ROOT,

@@ -114,7 +114,6 @@ def own_file(tmp_path: Path) -> Path:
 
 
 def cells_of(path: Path, name: str, **options: Any) -> list[Cell]:
-    """Return the cells of one class of the user's file."""
     return list(bench(request(layers=[f"{path}:{name}"], **options)).cells)
 
 

@@ -49,7 +49,6 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Nodes]:
-    """Yield the cluster of all tests."""
     with pytest.MonkeyPatch.context() as patch, socket.socket() as free:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         from ray.cluster_utils import Cluster
@@ -72,7 +71,6 @@ class Driver:
     log: Path
 
     def until(self, name: str) -> Any:
-        """Return the value of the next event with *name*."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if name in (event := json.loads(line)):

@@ -76,7 +76,6 @@ SERVED = AuditReport(
 
 
 def raw(**changes: Any) -> str:
-    """Return the line of a hit with changed fields."""
     record = {"event": "lookup.hit", "schema": 1, "run": "r", "pid": 1, "seq": 0, "time": 0.5}
     text = json.dumps({**record, "digest": "d", "key": "k1", "winner": "w", **changes})
     return text.replace('{"event": ', '{"event":')  # as `Event.to_json` writes it

@@ -44,7 +44,6 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def section_of(run_once: RunOnce, name: str) -> Any:
-    """Return the section without gradients."""
     _, said = run_once(f"explain-{name}", *words_of(name), "--no-grad", "--json")
     return json.loads(said)["sections"][0]
 

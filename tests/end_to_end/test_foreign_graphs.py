@@ -41,7 +41,6 @@ def saved(bmm_tables: Tables, tmp_path_factory: pytest.TempPathFactory) -> Saved
 
 @pytest.fixture
 def digests(bmm_tables: Tables) -> list[str]:
-    """The digests of both tables, as events have them."""
     return [digest_of(read(path))[:16] for path in bmm_tables]
 
 

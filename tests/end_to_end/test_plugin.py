@@ -52,7 +52,6 @@ def python(folder: Path, code: str, table: Path | None, *before: str, **extra: s
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
-    """A sound table for another device."""
     path = tmp_path / "table.json"
     write(path, make_table())
     return path

@@ -28,7 +28,6 @@ LISTENS = "import signal, sys; print('ready', flush=True); signal.pause()"
 
 @pytest.fixture(scope="module")
 def runs(run_once: Callable[..., tuple[Path, str]]) -> dict[str, Any]:
-    """What the three runs of the program gave."""
     _, said = run_once("record", str(PROGRAMS / "record_program.py"), ".")
     found: dict[str, Any] = answer_of(said)
     return found

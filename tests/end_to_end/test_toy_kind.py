@@ -23,7 +23,6 @@ OF_16 = "toy cat m=16 widths=32,32 f32"
 
 @pytest.fixture(scope="module")
 def toy(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> dict[str, Any]:
-    """What each step of the program gave."""
     _, said = run_once("toy", str(PROGRAM), **variables)
     found: dict[str, Any] = json.loads(said.split("RESULT ")[1])
     return found

@@ -28,7 +28,6 @@ def symbol(shapes: Any, name: str) -> Any:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """An engine that compiles for up to 128."""
     module = ModuleType(NAME)
     range_ = SimpleNamespace(start=1, end=128)
     module.get_pass_context = lambda: SimpleNamespace(compile_range=range_)  # type: ignore[attr-defined]  # made here

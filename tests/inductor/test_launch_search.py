@@ -61,7 +61,6 @@ BLOCKS = {
 
 
 def make_kernel(kind: HeuristicType, hint: Any = ReductionHint.INNER, **sizes: int) -> Any:
-    """Return what a search reads of a generated kernel."""
     fields = {name: H100.get(name) for name in DeviceProperties._fields}
     device = DeviceProperties(**fields)
     meta = {"reduction_hint": hint, "warp_size": 32, "max_threads_per_block": 1024}

@@ -122,7 +122,6 @@ class Unnamed(choices.InductorChoices):
 
 
 def compile_product() -> None:
-    """Compile a product anew."""
     torch._dynamo.reset()
     a, b = torch.randn(4, 8, 32), torch.randn(4, 32, 48)
     with config.patch(fx_graph_cache=False), functorch_config.patch(enable_autograd_cache=False):

@@ -28,7 +28,6 @@ class Answers:
 
     @property
     def have_begun(self) -> bool:
-        """Return the next answer; there must be one."""
         return next(self._answers)
 
 

@@ -27,7 +27,6 @@ class Machine:
     waits: list[tuple[str, float]] = field(default_factory=list)
 
     def sleep(self, seconds: float) -> None:
-        """Let time pass."""
         self.used_s += 2 * self.load(self.now) * seconds
         self.now += seconds
 
@@ -36,11 +35,9 @@ class Machine:
         return CpuReading(self.now, 2, self.used_s, 10.0)
 
     def note_wait(self, reason: str, seconds: float) -> None:
-        """Record that a wait began."""
         self.waits.append((reason, seconds))
 
     def watch(self, wait_s: float = WAITS, device: torch.device = CPU) -> MachineWatch:
-        """Return a watch that waits at most so long."""
         watch = MachineWatch(device, read=self.read)
         watch.start(wait_s, self.note_wait)
         return watch

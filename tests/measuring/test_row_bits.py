@@ -22,7 +22,6 @@ Kernel = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
 
 def by_chunks(size: int, a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> None:
-    """Add up each row alone, in chunks of *size*."""
     out.zero_()
     for row, result in zip(a, out, strict=True):
         for start in range(0, K, size):
@@ -59,7 +58,6 @@ def call(candidate: Candidate, sets: Operands) -> Callable[[int], object]:
 
 
 def digests_at(m: int) -> dict[str, str | None]:
-    """Return the digest of each kernel on *m* rows."""
     a, b = dense(m, K), dense(K, N)
     trial = make_trial(
         operands=(a, b),

@@ -33,7 +33,6 @@ class Call:
     sets: Operands
 
     def __call__(self, number: int) -> object:
-        """Call it on set *number*."""
         return self.kernel(*self.sets.views(number), out=self.sets.out(number, at_offset=True))
 
 
@@ -46,7 +45,6 @@ class Bench:
     made: list[OperandSets] = field(default_factory=list)
 
     def make_sets(self, seed: int, most: int) -> OperandSets:
-        """Return operand sets, and record them."""
         self.made.append(OperandSets(self.trial, CPU, seed, most))
         return self.made[-1]
 

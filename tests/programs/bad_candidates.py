@@ -34,14 +34,12 @@ def bad_half(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Te
 
 
 def bad_tile(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Get a few elements wrong."""
     torch.mm(a, b, out=out)
     out[:2, :2] = 0
     return out
 
 
 def bad_fault(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Write where nothing is."""
     if out.is_cuda:
         from bad_kernels import write_out_of_bounds
 
@@ -66,7 +64,6 @@ def bad_exit(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Te
 
 
 def bad_shared_memory(a: torch.Tensor, b: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
-    """Want more shared memory than a block may have."""
     if out.is_cuda:
         from bad_kernels import want_shared_memory
 
@@ -94,8 +91,6 @@ BAD: tuple[Callable[..., torch.Tensor], ...] = (
 
 
 class _LyingBatch:
-    """Reports a tenth of the time."""
-
     def __init__(self, batch: Batch) -> None:
         self._batch, self.calls = batch, batch.calls
 

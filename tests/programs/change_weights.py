@@ -73,7 +73,6 @@ def load(model: nn.Module, *, assign: bool = False) -> None:
 
 
 def point_there_and_back(model: nn.Module) -> None:
-    """Allocators hand freed memory out again."""
     for _ in range(5):
         for weight in model.parameters():
             weight.data = weight.data * 5

@@ -277,8 +277,6 @@ class Silent:
 
 
 class Importing(Lookup):
-    """A lookup with neighbours for every key."""
-
     configs: tuple[Winner, ...] = ()
 
     def neighbours(self, problem: Problem) -> tuple[Winner, ...]:

@@ -54,8 +54,6 @@ WORK = fake_gpu.pretend_launches(state_time, REFUSED.__contains__)
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel as inductor wrote it."""
-
     name: str
     source: str
 
@@ -204,7 +202,6 @@ class Scenarios:
         self.row: Any = self.rows.get(self.key)
 
     def build(self) -> Any:
-        """The kernels are built."""
         return self.built
 
     def elsewhere(self) -> Any:
@@ -222,19 +219,16 @@ class Scenarios:
         return {self.key: Winner(Family.LAUNCH, self.row.uid, tuple(kept.items()))}
 
     def answered(self) -> Any:
-        """Every kernel has a row."""
         with empty_folder():
             return watch(start(self.kernels), self.rows)
 
     def unanswered(self) -> Any:
-        """No kernel has a row."""
         with empty_folder():
             fallback = watch(start(self.kernels), {}, "fallback")
         with empty_folder():
             return {"fallback": fallback, "strict": watch(start(self.kernels), {}, "strict")}
 
     def chosen(self) -> Any:
-        """Rows that inductor did not offer."""
         changes: dict[str, dict[str, Any]] = {
             "descent": {"XBLOCK": 32, "YBLOCK": 512, "num_warps": 2},
             "stages": {"num_stages": 3},
@@ -418,7 +412,6 @@ def pool_of_one(told: list[dict[str, Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def pool_of(make: Callable[[], Any]) -> Iterator[None]:
-    """Let *make* make the pool of compile workers."""
     tool: Any = AsyncCompile
     found = vars(tool)["process_pool"], tool._ready_future
     tool.process_pool, tool._ready_future = staticmethod(make), None

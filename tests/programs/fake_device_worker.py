@@ -58,7 +58,6 @@ def main() -> None:
 
 
 def fail(fault: str | None, send: Any) -> None:
-    """Fail as *fault* says, if it says anything."""
     if fault == "kill":
         sys.stderr.write("about to die\n")
         os.kill(os.getpid(), signal.SIGKILL)

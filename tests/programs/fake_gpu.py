@@ -90,7 +90,6 @@ class _Launcher:
 
 
 def spell(config: Any) -> str:
-    """Return a Triton config as rows spell it."""
     from torch._inductor.runtime.runtime_utils import triton_config_to_hashable
 
     spelled: Any = triton_config_to_hashable(config)

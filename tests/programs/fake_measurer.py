@@ -19,7 +19,6 @@ GOOD = {"samples": {"times_us": [2.0, 1.0, 3.0]}, "error": 0.5, "clock_mhz": 150
 
 
 def serve(mode: str, descriptor: int) -> None:
-    """Answer every trial as *mode* says."""
     with os.fdopen(descriptor, "w", buffering=1) as answers:
 
         def send(message: dict[str, Any]) -> None:

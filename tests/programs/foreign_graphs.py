@@ -39,7 +39,6 @@ A, B = torch.randn(4, 64, 32), torch.randn(4, 32, 48)
 
 
 def multiply(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Return what every graph here computes."""
     return torch.relu(torch.bmm(a, b))
 
 
@@ -110,7 +109,6 @@ def save_ahead_of_time(path: Path) -> None:
 
 
 def using(name: str, on_miss: str = "fallback") -> Any:
-    """Install the table *name*, if it names one."""
     return contextlib.nullcontext() if name == NONE else warmup.install(name, on_miss=on_miss)
 
 

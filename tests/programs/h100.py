@@ -106,7 +106,6 @@ def lower(
     then: Callable[[GraphLowering], Any] = lambda _: None,
     **options: Any,
 ) -> Any:
-    """Return what *then* makes of the lowered *graph*."""
     handlers = V.set_fake_mode(mode), V.set_debug_handler(DebugContext())
     with config.patch({**_SETTINGS, **options}), handlers[0], handlers[1]:
         lowering = GraphLowering(

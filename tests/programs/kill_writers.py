@@ -39,7 +39,6 @@ SHIPPED = Path(__file__).resolve().parents[2] / "tables/nvidia-h200/products.bf1
 
 
 def tuned(key: str) -> Tuned:
-    """Return a finished problem with a row of its own."""
     winner = Winner(Family.TEMPLATE, "triton_mm", (("BLOCK_M", len(key)),), "0123456789abcdef")
     evidence = Evidence(time_us=1.5, library_us=None, runner_up=None, runner_up_us=None, tried=1)
     return Tuned(key, Row(winner, evidence), ())
@@ -105,7 +104,6 @@ def run_round(empty: Table, number: int, chance: random.Random) -> None:
 
 
 def main() -> None:
-    """Run all rounds, with a reader after each."""
     chance = random.Random(SEED)  # noqa: S311  not for secrets
     empty = replace(read(SHIPPED), rows={})
     torn = journals = 0

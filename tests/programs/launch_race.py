@@ -58,8 +58,6 @@ CASES: dict[Function, list[tuple[int, ...]]] = {
 
 
 class Race:
-    """Compiles one case after the other for one device."""
-
     def __init__(self) -> None:
         self.device = torch.device("cuda:0")
         self.inductor = connect()

@@ -38,8 +38,6 @@ said: list[str] = []
 
 
 class Log(logging.Handler):
-    """Keeps what warmup says."""
-
     def emit(self, record: logging.LogRecord) -> None:
         said.append(record.getMessage())
 
@@ -61,8 +59,6 @@ class Block(nn.Module):
 
 
 class Stepping(nn.Module):
-    """Counts its calls."""
-
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("steps", torch.zeros(()))
@@ -80,12 +76,10 @@ def model_of(function: Callable[[torch.Tensor], Any]) -> nn.Module:
 
 
 def rows(x: torch.Tensor) -> torch.Tensor:
-    """Return what is one kernel."""
     return torch.relu(x) * 2 + 1
 
 
 def breaking(x: torch.Tensor) -> torch.Tensor:
-    """Break the graph in the middle."""
     y = rows(x)
     sys.stderr.write("between\n")
     return rows(y)
@@ -115,7 +109,6 @@ def errors_at(
 
 
 def told(served: Any) -> dict[str, Any]:
-    """Return the report as JSON values."""
     report = served.report()
     return {
         "artifacts": dict(report.artifacts),
@@ -131,7 +124,6 @@ def told(served: Any) -> dict[str, Any]:
 
 
 def call(served: Any, model: nn.Module, n: int) -> float:
-    """Serve a block with *n* rows; return the error."""
     torch.manual_seed(n)
     x, mask, bias = torch.randn(n, 32), torch.rand(n), torch.randn(n, 32)
     with torch.no_grad():
@@ -168,7 +160,6 @@ def limited() -> dict[str, Any]:
 
 
 def one(model: nn.Module, sizes: tuple[int, ...], **settings: Any) -> dict[str, Any]:
-    """A model of one input under *settings*."""
     served = warmup.compile(model.eval(), dims={"x": {0: "n"}}, buckets="16,256,560", **settings)
     errors, raised, traced = [0.0], [], []
     times = torch._dynamo.utils.compilation_time_metrics.setdefault("_compile.compile_inner", [])
@@ -208,7 +199,6 @@ def grid(policy: str) -> dict[str, Any]:
 
 
 def callers() -> dict[str, Any]:
-    """Eight threads that call new buckets at once."""
     model = Block().eval()
     served = warmup.compile(model, dims=BLOCK_DIMS, buckets="16,256,560")
     start, errors = threading.Barrier(8), []
@@ -341,7 +331,6 @@ def failing() -> dict[str, Any]:
 
 
 def untraceable() -> dict[str, Any]:
-    """A model that raises at the second bucket."""
     model = model_of(lambda x: rows(x.view(-1, 7) if x.shape[0] > 4 else x))
     served, notes = serve(model, "exact"), []
     with torch.no_grad():

@@ -70,7 +70,6 @@ def inputs_of(key: str) -> list[torch.Tensor]:
 
 
 def lower(key: str, product: Any) -> list[str]:
-    """Return what the code of the GEMM launches."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     with mode, torch.no_grad():
         inputs = inputs_of(key)

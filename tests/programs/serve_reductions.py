@@ -21,7 +21,6 @@ from warmup.models.loading import load_model
 
 
 def error(found: tuple[torch.Tensor, ...], wanted: tuple[torch.Tensor, ...]) -> float:
-    """Return the largest relative error of *found*."""
     pairs = zip(found, wanted, strict=True)
     return max(((a.float() - b).norm() / b.norm()).item() for a, b in pairs)
 

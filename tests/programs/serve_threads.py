@@ -36,7 +36,6 @@ def in_thread(work: Callable[[], Any], failed: list[BaseException]) -> threading
 
 
 def serve(activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Compile and run one model, without gradients."""
     a, b = torch.randn(4, 64, 32), torch.randn(4, 32, 48)
     with torch.no_grad():
         found = torch.compile(lambda a, b: activation(torch.bmm(a, b)), dynamic=False)(a, b)

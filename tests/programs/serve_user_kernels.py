@@ -144,7 +144,6 @@ def serve(table: Table, step: str) -> dict[str, Any]:
 
 
 def run_step(step: str, *command: object) -> str:
-    """Return what Python printed, with empty caches."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     variables = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")

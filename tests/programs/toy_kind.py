@@ -140,7 +140,6 @@ def calls_of(m: int, widths: Sequence[int]) -> Mapping[Winner, Callable[[int], o
 
 
 def sizes_of(key: str) -> tuple[int, list[int]]:
-    """Return the rows and the widths in *key*."""
     named = TOY.ingredients(key)
     return int(named["m"]), [int(width) for width in named["widths"].split(",")]
 
@@ -154,7 +153,6 @@ class Joined(nn.Module):
 
 
 def rebuild_toy(key: str, device: torch.device) -> RebuiltProblem:
-    """Return a module on *device* that asks for *key*."""
     m, widths = sizes_of(key)
 
     def make_inputs(**_sizes: int) -> tuple[torch.Tensor, ...]:
@@ -190,7 +188,6 @@ def main() -> None:
 
 
 def steps() -> Iterator[tuple[str, Any]]:
-    """Yield what each step gave, by its name."""
     report = warmup.build(
         f"{__file__}:Net", "8", "8.json", options=warmup.BuildOptions(device="cpu")
     )

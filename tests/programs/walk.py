@@ -54,7 +54,6 @@ class Walk:
         }
 
     def note(self, frame: FrameType, event: str, _argument: object) -> None:
-        """Note *event*, as `sys.setprofile` has it."""
         if event != "call":
             return
         code = frame.f_code

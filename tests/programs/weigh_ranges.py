@@ -15,7 +15,6 @@ from warmup.tuning import weights as measure
 
 
 def main() -> None:
-    """Build it for 1 and for 2 to 8 rows."""
     model, table = sys.argv[1:]
     measure._pays = lambda *_: True  # timings decide no test
     report = warmup.build(

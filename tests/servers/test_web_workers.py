@@ -56,7 +56,6 @@ BATCHES: Mapping[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="session")
 def table(run_once: Callable[..., tuple[Path, str]], variables: dict[str, str]) -> Path:
-    """A table of the program's model for 8 rows."""
     words = ("-m", "warmup", "build", "--device", "cpu", *NET, "--out", "net.json")
     return run_once("web-net", *words, **variables)[0] / "net.json"
 

@@ -32,7 +32,6 @@ def tiles_of(rows: dict[str, Row], **device: Any) -> BatchInvariantTiles:
 
 
 def in_vllm(source: str) -> dict[Any, Any]:
-    """What *source* adds to the names of vLLM's module."""
     module: dict[str, Any] = {"_BATCH_INVARIANT_MATMUL_TUNED_CONFIGS": {}}
     module |= {"_MatmulMConfig": lambda *tile: tile, "_MatmulShapeConfig": dict}
     exec(source, module)  # noqa: S102

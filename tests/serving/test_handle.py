@@ -57,7 +57,6 @@ class Reports:
         self.arrived = threading.Event()
 
     def __call__(self) -> None:
-        """Count a report."""
         self.count += 1
         self.arrived.set()
 

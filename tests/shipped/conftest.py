@@ -13,7 +13,6 @@ from warmup.table.store import read
 
 @pytest.fixture(scope="session")
 def shipped() -> Mapping[Path, Table]:
-    """All tables that ship, by path, each read once."""
     folder = Path(__file__).resolve().parents[2] / "tables"
     return {path: read(path) for path in sorted(folder.rglob("*.json"))}
 

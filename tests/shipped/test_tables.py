@@ -54,7 +54,6 @@ def is_ready_where_it_was_built(path: Path, table: Table) -> Iterator[str]:
 
 
 def origin_is_complete(table: Table) -> Iterator[str]:
-    """Device, runtime, version and time are all said."""
     origin, runtime = table.provenance, table.provenance.runtime
     device, on_gpu = runtime.device, runtime.device.type != "cpu"
     of_device = ("sm_count", "memory_gib") if on_gpu else ("threads",)

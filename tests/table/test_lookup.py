@@ -44,8 +44,6 @@ SOFT = Mismatch("driver", "580", "581", is_hard=False)
 
 
 class _Finished:
-    """A tuner with a given result."""
-
     def __init__(self, result: Tuned | None) -> None:
         self._result = result
 

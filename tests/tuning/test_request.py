@@ -86,7 +86,6 @@ def command(*words: str) -> None:
 
 
 def run_by_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a task of a Ray cluster for one problem."""
     context = SimpleNamespace(get_node_id=lambda: "n")
     ray: Any = SimpleNamespace(
         get_runtime_context=lambda: context,

@@ -55,7 +55,7 @@ from warmup.tuning.trials import (
     region_trial,
     variants_to_run,
 )
-from warmup.tuning.tuner import Tuner, choose_for_range
+from warmup.tuning.tuner import Tuner, choose_for_range, vary, with_variations
 
 MM = "mm m={} n=512 k=256 bf16 a=row b=row out=bf16 | epilogue={}"
 INT_MM = "int_mm m=64 n=512 k=256 i8 a=row b=col out=i32 | epilogue=mul(f32[64,1])"
@@ -432,6 +432,63 @@ def test_a_size_that_cannot_be_run_is_logged(caplog: pytest.LogCaptureFixture) -
         assert look(BAD, GOOD, alone=None)[0] == LARGE
     assert "not timed at 257" in caplog.text
     assert "for want of memory" in caplog.text
+
+
+# -- algorithms made from the fastest -----------------------------------------------------------
+
+
+def algorithm(number: int) -> Winner:
+    return Winner(Family.BLAS, "blas::mm", (("algorithm", number),))
+
+
+def test_algorithms_are_varied_while_that_gains() -> None:
+    """Neighbours of the two fastest, until none is 1 % faster; then the fastest race the library's.
+
+    What is not of that last trial cannot win. Nothing is lost where a trial cannot be run.
+    """
+    trials: list[tuple[list[int], bool]] = []
+    lost = {0}
+
+    def number(winner: Winner) -> int:
+        return int(str(dict(winner.kwargs).get("algorithm", 0)))
+
+    def near(winners: Sequence[Winner]) -> tuple[Candidate, ...]:
+        known = {number(one) for one in winners}
+        wanted = {number(one) + step for one in winners[:2] for step in (-1, 1)} - known
+        return tuple(Candidate(algorithm(each)) for each in sorted(wanted))
+
+    def run(question: GemmQuestion, *, only_screens: bool) -> list[Outcome]:
+        winners = [one.winner for one in question.candidates]
+        trials.append(([number(one) for one in winners], only_screens))
+        if len(trials) in lost:
+            raise TrialNotRunError("the device is lost")
+        return [make_outcome(one, 5.0 + abs(number(one) - 23)) for one in winners]
+
+    listed = tuple(map(Candidate, (LIBRARY, algorithm(20), LARGE, SMALL)))
+    search = SearchCounts(search=Search.DEFAULT, listed=4)
+    problem = GemmProblem.of_key(make_key("64"))
+    question = GemmQuestion(problem, "cpu", listed, library=LIBRARY, searched=search, vary=near)
+    before = run(question, only_screens=False)
+    trials.clear()
+    after = {one.winner: one for one in vary(question, before, run, lambda *_: True)}
+    screened = [([0, 20, 19, 21], True), ([0, 21, 22], True), ([0, 22, 23], True)]
+    assert trials == [*screened, ([0, 23, 24], True), ([0, 23, 22, 24, 21, 20, 19, 0], False)]
+    assert [one for one in after if not after[one].is_final] == [SMALL]
+    tuned = replace(bare_row({LIBRARY: 9.0}), timings=tuple(after.values()))
+    counts = with_variations(question, tuned)
+    assert counts is not None
+    assert dict(counts.added) == {"variations": 5}
+    for number_lost in (1, 3, 5):
+        trials.clear()
+        lost |= {number_lost}
+        assert vary(question, before, run, lambda *_: True) == before
+        lost.clear()
+    trials.clear()
+    imported = replace(question, searched=replace(search, search=Search.IMPORTED))
+    assert vary(imported, before, run, lambda *_: True) == before
+    assert vary(replace(question, vary=None), before, run, lambda *_: True) == before
+    assert vary(question, before, run, lambda *_: False) == before
+    assert trials == []
 
 
 # -- rows with one digest for each weight ------------------------------------------------------

@@ -284,7 +284,6 @@ class LayerAtShape:
         return [replace(cell, samples=times.get(name)) for name, cell in cells.items()]
 
     def _operator(self, backend: str, step: Pass, table: LayerTable) -> Operator:
-        """Return the operator of *backend*, compiled, with a limit of recompiles of its own."""
         options = dict(compiled_backends(self._request).get(backend, {}))
         if backend == TABLE:
             context = table.serving(self._layer, self._shape)
@@ -460,7 +459,6 @@ def bench(
 
 
 def _places(request: BenchRequest) -> Iterator[tuple[OpenLayer, Sizes]]:
-    """Yield each layer at each of its shapes; on a CPU a GEMM's second matrix is a weight."""
     if request.benchmark == "mm":
         shapes = request.shapes
         for shape in Matmul.shapes if shapes is None else parse_shapes(shapes, 3):

@@ -576,8 +576,6 @@ class Entrant:
 
 @dataclass(kw_only=True)
 class _VariantEntrant(Entrant):
-    """A variant, its process, and the times measured so far."""
-
     variant: Variant
     log: Path
     started: Start | None = None

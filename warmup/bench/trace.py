@@ -136,8 +136,6 @@ class _Event(msgspec.Struct):
 
 
 class _Document(msgspec.Struct):
-    """The members of a trace's file that are read; `warmup` adds its plan to those of torch."""
-
     events: list[_Event] = msgspec.field(name="traceEvents")
     devices: Any = msgspec.field(name="deviceProperties", default=None)
     plan: Any = msgspec.field(name="warmup", default=None)
@@ -190,8 +188,6 @@ def _document_in(path: Path) -> _Document:
 
 
 class _Host:
-    """What the host did: its operators, its launches, and the ranges around them."""
-
     def __init__(self) -> None:
         self.iterations: list[Range] = []
         self._steps: list[Range] = []

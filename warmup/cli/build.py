@@ -6,6 +6,7 @@ options become a `BuildRequest` is `_request_of`, nowhere else.
 
 from __future__ import annotations
 
+import itertools
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from warmup.cli import options
-from warmup.cli.output import complain, print_report, say
+from warmup.cli.output import complain, print_report, say, wrapped
 from warmup.cli.streams import EXIT_FOUND, EXIT_UNDECIDED, interruptible
 from warmup.core.buckets import ShapePolicy
 from warmup.core.errors import NothingRecordedError, SettingsError
@@ -33,9 +34,6 @@ def _more(help_text: str, *names: str, metavar: str | None = None) -> Any:
     return typer.Option(
         *names, metavar=metavar, help=help_text, rich_help_panel="More options", show_default=False
     )
-
-
-# -- Expert settings: `--set NAME=VALUE` ----------------------------------------------------------
 
 
 def _number(least: float, most: float = float("inf")) -> Callable[[str], float]:
@@ -96,9 +94,6 @@ def parse_settings(words: Sequence[str]) -> dict[str, Any]:
         except ValueError as error:
             raise typer.BadParameter(f"--set {word}: {error}") from None
     return found
-
-
-# -- The command ----------------------------------------------------------------------------------
 
 
 def build(
@@ -206,7 +201,6 @@ def build(
 
 
 def _rows_of(again: str | None) -> str | tuple[str, ...] | None:
-    """Return what to measure again: unstable rows, or the drifted keys of a file of `check`."""
     if again in (None, "unstable"):
         return again
     from warmup.tuning.verify import read_drifted
@@ -215,7 +209,6 @@ def _rows_of(again: str | None) -> str | tuple[str, ...] | None:
 
 
 def _tune(request: BuildRequest, *, as_json: bool, reason: str = "") -> None:
-    """Do *request*, print its report, end with its code; *reason*: why a program asks nothing."""
     from warmup.cli import build_render as render
     from warmup.tuning.build import build
     from warmup.tuning.problems import ProblemsSource
@@ -246,7 +239,6 @@ def _tune(request: BuildRequest, *, as_json: bool, reason: str = "") -> None:
 
 
 def _exit_code(report: BuildReport) -> int:
-    """Return the code of *report*, a program's own first; say where nothing was decided."""
     from warmup.cli.build_render import UNDECIDED, is_undecided
 
     rows, measured = dict(report.table.rows), {one.key for one in report.timings}
@@ -318,7 +310,6 @@ def _refuse(source: str, given: Collection[str]) -> None:
 
 
 def _is_empty_share(problems: Path, shard: str) -> bool:
-    """Return whether the share *shard* of *problems* has no problem, and say so on stderr then."""
     from warmup.serving.audit import read_misses
     from warmup.tuning.problems import parse_shard, share_of
 
@@ -332,9 +323,6 @@ def _is_empty_share(problems: Path, shard: str) -> bool:
         say(f"{error}; nothing was tuned, and no table was written")
         return True
     return False
-
-
-# -- `--problems` with a file of torch's ----------------------------------------------------------
 
 
 def _is_of_torch(problems: Path) -> bool:
@@ -351,8 +339,8 @@ def _source_of_torch(path: Path, words: dict[str, Any]) -> Source:
 
     _refuse("torch's file", words.keys() - {"device", "mode", "wait_for_quiet", "backends"})
     entries = read_configs(path)
-    for text in spell_entries(entries):
-        say(text)
+    for line in itertools.chain.from_iterable(map(wrapped, spell_entries(entries))):
+        say(line)
     families = {entry.winner.family for entry in entries if entry.winner is not None}
     if not families:
         raise typer.Exit(EXIT_FOUND)
@@ -360,8 +348,6 @@ def _source_of_torch(path: Path, words: dict[str, Any]) -> Source:
         words.setdefault("backends", f"ATEN,TRITON,{CUBLASLT}")
     return source_of(entries)
 
-
-# -- `warmup build --out TABLE -- COMMAND`: runs a program once, and tunes its decisions ----------
 
 _ON_CPU: Final = (
     "on a CPU vLLM's linears call oneDNN and ask inductor nothing, unless a plugin changes that: "
@@ -379,7 +365,6 @@ def _tune_program(
     as_json: bool,
     is_engine: bool,
 ) -> None:
-    """Build the table *out* from *command*, and say first where vLLM asks nothing on a CPU."""
     from warmup.serving.engines import is_on_gpu
     from warmup.tuning.program import ProgramSource
 

@@ -36,8 +36,6 @@ from warmup.tuning.report import BucketResult, BuildReport, CheckedOutput, Obser
 if TYPE_CHECKING:
     from warmup.serving.run import RunReport
 
-# -- Progress: a live line on a terminal, a line for each finished unit ---------------------------
-
 _SILENT_S: Final = 60.0  # without a line on a stream that is no terminal
 _LONGEST_S: Final = 1e6  # of a command, for all of which the rate of its units is known
 
@@ -197,8 +195,6 @@ class BuildProgress(LiveLine, Observer):
         )
 
 
-# -- Whether the times of a build can be believed, and which rows to measure again ----------------
-
 RETRY: Final = "add --retry unstable to this command"
 MEASURE_ALL: Final = "add --retry all to this command, which measures every problem again"
 UNDECIDED: Final = (
@@ -270,8 +266,6 @@ def _first(lines: list[str], what: str) -> Iterator[str]:
     if len(lines) > _MAX_LISTED:
         yield f"{len(lines) - _MAX_LISTED} more {what}"
 
-
-# -- The report of a build ------------------------------------------------------------------------
 
 _EXPECTED: Final = {None, Rejection.COMPILE, Rejection.LAUNCH}  # a config too large for the device
 
@@ -459,9 +453,6 @@ def _candidate(one: Outcome) -> dict[str, Any]:
     }
 
 
-# -- The plan of a dry run ------------------------------------------------------------------------
-
-
 def spell_plan(report: BuildReport) -> Iterator[str]:
     plan = report.plan
     assert plan is not None
@@ -505,8 +496,6 @@ def document_of_plan(report: BuildReport) -> dict[str, Any]:
     shared = {"path": str(report.path), "seconds": report.seconds}
     return {**record(report.plan), **shared, "rows_from": record(report.rows_from)}
 
-
-# -- A build from a program: `warmup build --out TABLE -- COMMAND` --------------------------------
 
 _GIVEN_AGAIN: Final = "give the same command again"
 

@@ -140,7 +140,6 @@ def _spell_kind(table: Table, kind: Kind, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _shared(kind: Kind, named: Sequence[dict[str, str]]) -> list[tuple[str, str]]:
-    """Return what several rows all have alike: neither their op nor sizes."""
     if len(named) == 1:
         return []
     kept = {*kind.words[: kind.fixed], *kind.hidden}
@@ -255,7 +254,6 @@ def _peaks(reviewed: Reviewed) -> str:
 
 
 def _document_of_review(tables: DoubtedTables) -> list[dict[str, Any]]:
-    """Return the peaks, the doubts and the numbers of each table as JSON values."""
     # A share is the least that a number can mean; null where its work or the peaks are unknown.
     return [
         {

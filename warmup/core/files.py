@@ -245,7 +245,6 @@ def _remove_leftovers(target: Path) -> None:
 
 
 def _take_over(descriptor: int, found: os.stat_result | None) -> None:
-    """Give the new file the mode, the owner and the group of the file *found* before it."""
     if found is None:
         os.fchmod(descriptor, NEW_FILE_MODE)
         return
@@ -348,7 +347,6 @@ def locked(path: Path, timeout_s: float) -> Iterator[None]:
 
 
 def _make_folder(folder: Path) -> int:
-    """Make the *folder* of lock files, as open as the folder around it, and return its mode."""
     # The sticky bit is left out: with it a lock file excludes all but the user who locked first.
     with contextlib.suppress(FileExistsError):
         folder.mkdir()

@@ -250,7 +250,6 @@ def _tables(here: Runtime) -> Finding:
 
 
 def _satisfies(version: str, wanted: str) -> bool:
-    """Whether *version* meets the requirement *wanted*, ``==`` or ``~=``; other forms are met."""
     public, operator, number = version.partition("+")[0], wanted[:2], wanted[2:].strip()
     if operator == "==":
         return public == number.partition("+")[0]

@@ -307,7 +307,6 @@ class _DimCompiler:
         return self.model.inputs(self.first.at({self.dim: size}))
 
     def _find_marks(self) -> dict[_Mark, DerivedSize]:
-        """Return how sizes of inputs depend on the dim, by number of the input and of its dim."""
         from warmup.inductor.guards import DerivedSize
 
         compared = self.sizes[:3]

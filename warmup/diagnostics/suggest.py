@@ -173,8 +173,6 @@ _LINES: Final = 'write SIZE, SIZE,COUNT or {"size": SIZE, "count": COUNT} on eac
 
 
 class _Observed(msgspec.Struct, forbid_unknown_fields=True):
-    """A size, and how many requests have it."""
-
     size: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
     count: Annotated[int, msgspec.Meta(ge=0, le=MAX_REQUESTS)] = 1
 

@@ -150,7 +150,6 @@ def _uses() -> dict[str, frozenset[str]]:
 
 
 def _files_using(name: str, uses: Mapping[str, frozenset[str]]) -> tuple[str, ...]:
-    """Return the modules with every part of *name*, else with its last; hooks before others."""
     module, _, qualified = name.partition("(")[0].partition(":")
     parts = qualified.split(".")
     for wanted in ({*parts, module.rpartition(".")[2]}, {*parts}, {parts[-1]}):
@@ -232,8 +231,6 @@ def _branches(node: ast.If | ast.Try | ast.With) -> list[ast.stmt]:
 
 
 class _Sources:
-    """The modules of a folder or a wheel with these *names*, parsed when they are looked up."""
-
     def __init__(
         self, path: Path, names: frozenset[str], open_file: Callable[[str], IO[bytes]]
     ) -> None:

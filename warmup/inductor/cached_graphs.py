@@ -63,8 +63,6 @@ def _mark_of(graph: Any) -> _Mark:
 
 
 class _Count(threading.local):
-    """Counts for the graph that this thread is compiling."""
-
     is_compiling = False
     decisions = 0
     misses = 0
@@ -244,8 +242,6 @@ class _DeferredModule:
 
 @dataclass(slots=True)
 class _DeferredCacheEntry:
-    """A compiled graph that is written to inductor's cache after its kernels are compiled."""
-
     graph: Any
     tracing: TracingContext | None
     save: Callable[[Any], None]

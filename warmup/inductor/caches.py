@@ -170,7 +170,6 @@ def _with_folder(group: Iterable[bytes], folder: Path) -> bytes:
 
 
 def _temporary_folder(root: Path) -> tempfile.TemporaryDirectory[str]:
-    """Make a folder in *root* for unverified members; remove what killed processes left."""
     root.mkdir(parents=True, exist_ok=True)
     for old in root.glob(f"{_TEMPORARY}*"):
         if not _is_newer(old, time.time() - _LEFT_BEHIND_S):

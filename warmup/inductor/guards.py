@@ -444,7 +444,6 @@ class Recorder:
             yield self._guard(env, sympy.Le(symbol, known.upper), slocs.upper, bound)
 
     def _is_fixed_in(self, inputs: Sequence[Any]) -> bool:
-        """Return whether an input, weights aside, has a constant size that follows from the dim."""
         sizes = {follows.at(self.size) for follows in self.follows}
         return any(
             isinstance(each, torch.Tensor)

@@ -171,7 +171,6 @@ def _can_load_code(file: IO[bytes]) -> bool:
 
 
 def _stub_error(command: str, name: str, text: str, *flags: str) -> str | None:
-    """Compile a stub with what every launcher or kernel needs; return why that failed."""
     scheme = sysconfig.get_default_scheme()
     if scheme == "posix_local":  # as triton/runtime/build.py: Debian's scheme has no headers
         scheme = "posix_prefix"

@@ -171,7 +171,6 @@ def _planned_in(scheduler: Any, lowered: _Lowered) -> Iterator[PlannedKernel]:
 
 
 def _operator_of(extern: Any) -> str | None:
-    """Return the operator that *extern* calls; None for a node that only names an output."""
     overload = getattr(extern, "op_overload", None)
     name = getattr(extern, "python_kernel_name", None)
     if overload is None and not name:
@@ -198,7 +197,6 @@ def _planned(name: str, by: PlannedBy, keys: tuple[str, ...], node: Any) -> Plan
 
 
 def _moved_by(node: Any) -> int:
-    """Return the bytes that *node* reads and writes, each buffer once."""
     # Of several fused nodes inductor counts whole buffers. A buffer that is read at computed
     # places, as an embedding's weight is, counts as many elements as the largest node that reads it
     # has: the others are taken to read the same places.

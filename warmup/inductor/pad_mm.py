@@ -133,16 +133,12 @@ class PadDecisions(KindHooks):
 
 @dataclass(frozen=True, slots=True)
 class _PadSite:
-    """The GEMM that this thread decides about, where it stands, and its first matrix."""
-
     problem: PadProblem
     match: Any
     mat1: Any
 
 
 class _Product(TorchFunctionMode):
-    """The product in a padded call alone, on the operands that its first call pads."""
-
     def __init__(self, padded: Callable[[], Any]) -> None:
         super().__init__()
         self._padded = padded

@@ -39,15 +39,11 @@ _PACKAGE: Final = Path(__file__).parents[1]
 
 
 class _Calls(threading.local):
-    """The calls of one hook that are open in this thread, the innermost last."""
-
     def __init__(self) -> None:
         self.open: list[_Call] = []
 
 
 class _Call:
-    """What torch's own function did during a call of a hook."""
-
     raised: BaseException | None = None
     returned: tuple[Any] | None = None
 

@@ -147,8 +147,6 @@ _NO_CONFIGS: Final = SearchCounts(search=Search.DEFAULT, listed=0)
 
 @dataclass(slots=True)
 class _Loaded:
-    """A kernel with the configs that inductor offers, those of default mode, and its arguments."""
-
     kernel: Any
     offered: tuple[Any, ...]
     listed: Sequence[Any]
@@ -158,8 +156,6 @@ class _Loaded:
 
 @dataclass(frozen=True, slots=True)
 class _Variant:
-    """The kernel of one variant with the launch config found for it, as a call on its arguments."""
-
     call: TimedCall
     arguments: OwnArguments
     searched: SearchCounts
@@ -255,7 +251,6 @@ def _loaded(source: str) -> _Loaded:
 
 
 def _searched(answers: Answers, loaded: _Loaded, limit_us: float) -> _Variant:
-    """Return the kernel with the launch config that *answers* find for it."""
     # It ends early beyond *limit_us*. Raises RuntimeError where no config compiles and runs.
     kernel, args = loaded.kernel, loaded.args
     search = LaunchSearch(kernel, loaded.offered, args, {}, compile_configs, limit_us)
@@ -360,7 +355,6 @@ class ReductionLoops(KindHooks):
         return by_rule
 
     def _send_all(self, scheduling: Any) -> None:
-        """Let workers compile what the searches of the graph's reductions time first."""
         # Once for each graph, before its first search: inductor generates a kernel when the one
         # before has its row, and while that row is timed the workers would be idle.
         has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch

@@ -138,7 +138,6 @@ class SelectionChoices(KindHooks):
         layout: Any,
         makers: TensorMakers | None,
     ) -> Any:
-        """Return the winner for *problem* among the compiled choices *ready*, to be compiled."""
         # *default* is a library's.
         named = {winner: one for one in ready if (winner := self.winner_of(one)) is not None}
         library = self.winner_of(default)

@@ -121,8 +121,6 @@ class _Owner(NamedTuple):
 
 
 class _FrozenWeight(NamedTuple):
-    """A weight of a frozen graph, held weakly, with its state before the compile."""
-
     name: str
     tensor: Callable[[], torch.Tensor | None]
     state: _State
@@ -144,8 +142,6 @@ _armed: weakref.WeakSet[_FrozenGraph] = weakref.WeakSet()
 
 
 class _FrozenGraph:
-    """The weights of one frozen graph."""
-
     def __init__(self, firewall: Firewall | None = None) -> None:
         self._firewall = firewall or Firewall()  # a guard's exception would reach the user's call
         self.code: CodeType | None = None  # of the frame, once the guard may fail
@@ -329,7 +325,6 @@ class WeightWatch(Hooks):
             self._made.graphs = outer
 
     def _drop_changed(self, code: CodeType) -> None:
-        """Report the changed weights for which *code* is compiled again, and drop their graphs."""
         # Strict serving raises WeightChangedError: the graphs and their guards stay.
         for graph in [each for each in _armed if each.code is code]:
             if changed := graph.changed():

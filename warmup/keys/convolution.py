@@ -27,7 +27,6 @@ _CHANNELS: Final = r"(?:first|last|any\([0-9,]+\))"
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Count input, weight and output once."""
     # A single stride or padding, as torch allows, is that of every dim.
     x, w, stride, padding = (
         [int(size) for size in ingredients[name].split("x")]

@@ -56,7 +56,6 @@ def multiplied_in(ingredients: Mapping[str, str]) -> str:
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Count operands, bias and result once, without the epilogue."""
     problem = GemmProblem.of(ingredients).at_upper_end()
     dims = (problem.batch or Dim.of(1), problem.m, problem.n, problem.k)
     if not all(dim.is_static for dim in dims) or problem.op not in COVERED:

@@ -25,7 +25,6 @@ from warmup.keys.kind import Kind
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Count each operand and the result once."""
     problem = GroupedProblem.of(ingredients)
     groups, m, n, k = problem.groups, problem.m, problem.n, problem.k
     of_each = OF_EACH_GROUP[problem.over]

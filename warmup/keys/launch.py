@@ -30,7 +30,6 @@ from warmup.keys.kind import Kind, Problem
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Bound the bytes; None without sizes or tensors."""
     # Inductor rounds the sizes in these keys up to powers of two, so each is more than half of what
     # the key says. At least one tensor has all elements, and at most all of them have.
     words = ("kind", "kernel", "args", "source")
@@ -148,6 +147,5 @@ class AutotuneProblem(Problem):
 
 
 def _hash_of(code: str) -> str:
-    """Return a hash of *code*, without the name of its function."""
     nameless = _DEF.sub("(", code.strip(), count=1)
     return hashlib.sha256(nameless.encode()).hexdigest()[:_HASH_DIGITS]

@@ -40,7 +40,6 @@ AS_IS: Final = Winner(Family.PAD, "as_is")
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Count the product as it is, which padding only adds to."""
     sizes = [Dim.read(ingredients.get(name, "1")).high for name in ("batch", "m", "n", "k")]
     if None in sizes:
         return None
@@ -118,7 +117,6 @@ _FLOAT: Final = rf"(?:{'|'.join(WEIGHT_DTYPES)})"
 
 
 def _work_of_weight(ingredients: Mapping[str, str]) -> Work | None:
-    """Count the weights, the widest input and the last outputs once."""
     structure, rows = _structure_of(ingredients), Dim.read(ingredients["m"])
     if rows.high is None:
         return None

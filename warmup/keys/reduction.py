@@ -37,7 +37,6 @@ def _sizes_of(dtypes: str) -> list[int]:
 
 
 def _work(ingredients: Mapping[str, str]) -> Work | None:
-    """Bound the bytes; None where nothing is read."""
     # A range of rows is rounded up to a power of two. At least one of the buffers that are read has
     # all elements, and at most all buffers have them.
     reads, writes = (_sizes_of(ingredients[name]) for name in ("reads", "writes"))
@@ -49,7 +48,6 @@ def _work(ingredients: Mapping[str, str]) -> Work | None:
 
 
 def _split_work(ingredients: Mapping[str, str]) -> Work | None:
-    """Bound the bytes; None where no input has all elements."""
     # What is timed is the region around the reduction, whose operators may each read and write the
     # elements once more.
     reads = _sizes_of(ingredients["reads"])

@@ -188,7 +188,6 @@ def _device_us(call: TimedCall, device: torch.device, enqueue_us: float) -> floa
 
 @functools.cache
 def _flushing(device: torch.device) -> torch.Tensor:
-    """Return what fills the last cache of *device* when all of it is written."""
     size = _CPU_FLUSH
     if device.type != "cpu":
         size = torch.cuda.get_device_properties(device).L2_cache_size * _FLUSH_FACTOR

@@ -179,7 +179,6 @@ def _unwritten(out: torch.Tensor) -> torch.Tensor:
 
 
 def _count(is_marked: torch.Tensor) -> int:
-    """Return how many elements of *is_marked* are true."""
     # Adding truth values copies them as int64, of four times the memory of a narrow output; mostly
     # there are none to add.
     return int(is_marked.sum()) if bool(is_marked.any()) else 0

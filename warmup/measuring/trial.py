@@ -505,7 +505,6 @@ class _Checks:
         winner.reject_over_peak(again.median, floor)
 
     def _check_wall_clock(self, winner: CandidateRun) -> None:
-        """Reject the winner if the host's clock contradicts its device time."""
         # Calls in a row end when the host has enqueued them all or the device has run them all,
         # whichever is later.
         assert winner.call is not None

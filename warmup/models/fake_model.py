@@ -175,8 +175,6 @@ class _Reality(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's o
 
 
 class _Encountering(TorchFunctionMode):
-    """Notes in *found* which layer each tensor of *inputs* meets first."""
-
     def __init__(self, inputs: Mapping[str, Any], found: Encounters) -> None:
         super().__init__()
         self._names = {id(x): name for name, x in inputs.items() if isinstance(x, torch.Tensor)}

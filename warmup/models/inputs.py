@@ -234,8 +234,6 @@ def _cannot_infer(
 
 @dataclass
 class _FormSearch:
-    """The search for a form of the arguments *names* that forward accepts on fake tensors."""
-
     module: nn.Module
     fake: FakeModel
     given: Form
@@ -258,8 +256,6 @@ class _FormSearch:
         raise _cannot_infer(reason, self.names, tuple(self.failures), closest)
 
     def _next(self) -> Form | None:
-        """Return the next form to try: for layers that inputs met, then any; like batches first."""
-
         def is_uniform(form: Form) -> bool:
             return len({spec.dims[:1] == (1,) for spec in (*self.given, *form)}) == 1
 

@@ -142,7 +142,6 @@ def _replaced_forward(model: Any, function: Callable[..., Any]) -> Iterator[None
 
 
 def _layers(cache: Any) -> Iterator[Any]:
-    """Yield what holds the tensors of *cache*: its layers, or those of its two halves."""
     for name in ("self_attention_cache", "cross_attention_cache"):
         if hasattr(cache, name):
             yield from _layers(getattr(cache, name))

@@ -427,8 +427,6 @@ def _settings_of(problem: GemmProblem, device: torch.device) -> Iterator[None]:
 
 
 class _GemmModule(nn.Module):
-    """The GEMM of *problem* on arguments in the order of *names*, *free* ones made before it."""
-
     def __init__(
         self,
         problem: GemmProblem,

@@ -139,8 +139,6 @@ def prime(
 
 @dataclass
 class _Priming:
-    """A model, its inputs, and the buckets of it that were primed so far."""
-
     model: PlacedModel
     mode: str
     clock: PhaseClock

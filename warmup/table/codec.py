@@ -519,7 +519,6 @@ def _halves(text: bytes, end: bytes) -> tuple[bytes, bytes]:
 
 
 def _spell(value: RowJson | _EvidenceJson | _WinnerJson) -> bytes:
-    """Return *value* in canonical JSON without whitespace."""
     # msgspec writes a small number in another form than Python, which writes tables: 0.00001 and
     # 1e-7 for 1e-05 and 1e-07. It also leaves letters beyond ASCII as they are.
     text = _compact(value)
@@ -612,7 +611,6 @@ class _Rows:
 
 
 def _read_canonical(file: BinaryIO, path: str) -> Table:
-    """Return the table in *file*; a _NotCanonicalError where `encode` would write another text."""
     head = b""
     while (at := head.find(_ROWS_BEGIN)) < 0:
         block = file.read(_BLOCK_BYTES)
@@ -705,7 +703,6 @@ class _SchemaOnly(msgspec.Struct):
 
 
 def _check_schema(data: bytes, path: str) -> None:
-    """Raise a TableSchemaError for a table of another schema, which may differ in all else."""
     try:
         schema = msgspec.json.decode(data, type=_SchemaOnly).schema
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

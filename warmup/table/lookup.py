@@ -207,7 +207,6 @@ class Lookup:
                 self._disagreement(event)
 
     def _disagreement(self, event: Scheduled | Overruled | Contradicted) -> None:
-        """Report what inductor does otherwise than the table says, each once."""
         match event:
             case Scheduled(key, expected, found):
                 self._scheduled(key, expected, found)

@@ -200,13 +200,11 @@ def _falls(rows: Sequence[TimedRow]) -> Iterator[Doubt]:
 
 
 def _is_faster(one: Evidence, other: Evidence) -> bool:
-    """Whether the time of *one* is smaller by more than both spreads."""
     margin = max(_FALL, ((one.spread or 0) + (other.spread or 0)) / 2)
     return one.time_us < other.time_us * (1 - margin)
 
 
 def _contradictions(rows: Sequence[TimedRow]) -> Iterator[Doubt]:
-    """Yield the slowest time of a call that another measurement saw much faster."""
     calls: dict[str, list[tuple[float, str]]] = defaultdict(list)
     for one in rows:
         if (call := _call(one.key, one.row)) is not None:
@@ -220,7 +218,6 @@ def _contradictions(rows: Sequence[TimedRow]) -> Iterator[Doubt]:
 
 
 def _call(key: str, row: Row) -> tuple[str, float] | None:
-    """Return the kernel and the product whose time *row* has, with the time."""
     # For a pad row that is the product as it is, by the library's kernel.
     product, found = product_of(key), row.evidence
     time_us = found.bare_us if found.scope is Scope.FUSED else found.time_us

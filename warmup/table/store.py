@@ -72,7 +72,6 @@ def read_folded(path: str | os.PathLike[str]) -> Table:
 
 
 def _read_all(path: Path) -> tuple[Table, tuple[str, ...]]:
-    """Return the table in *path* with its journal, and a remark where a line is not whole."""
     # The journal is read first: if a build folds it meanwhile, the table does not fit, and both are
     # read again.
     if not os.path.exists(path):  # noqa: PTH110  false too for what no path can be
@@ -276,7 +275,6 @@ class TableWriter:
         return after
 
     def _replace(self, target: Path, table: Table, known: Sequence[Table] = ()) -> Table:
-        """Write *table* to *target*, if it can be read back; rows of *known* were read before."""
         digest, pieces = _checked_pieces(target, table, known)
         if self._journal.size:  # of which a process that is killed now leaves a whole one
             self._journal.append(Entry(digest=digest), target, self._digest)
@@ -361,7 +359,6 @@ def _write_error(path: Path, error: OSError | ValueError) -> TableWriteError:
 
 
 def _checked_pieces(target: Path, table: Table, known: Sequence[Table]) -> tuple[str, list[bytes]]:
-    """Return the digest and the text of *table*, which can be read back; *known* was read so."""
     fresh = {
         key: row
         for key, row in table.rows.items()

@@ -420,7 +420,6 @@ class BucketCompiler:
         ahead: bool = False,
         times_kernels: bool = True,
     ) -> ServedBucket:
-        """Compile the model with empty caches and call it with each inputs of *calls*."""
         # Rows that this build does not trust are misses, also with `OnMiss.STRICT`.
         asked = AskedQuestions()
         rows = self.progress.rows
@@ -456,7 +455,6 @@ class BucketCompiler:
     def _call_compiled(
         self, calls: Sequence[Inputs], name: str, asked: AskedQuestions | None = None
     ) -> tuple[list[Any], int]:
-        """Return the outputs of the freshly compiled model for *calls*, and how many graphs."""
         # *asked* gets what the first call costs and how many matmuls it runs outside any graph.
         from warmup.inductor.compile_watch import count_matmuls_outside
         from warmup.inductor.launch.hooks import count_launches

@@ -177,14 +177,11 @@ def _entries(text: str, configs: list[Any], origin: str) -> Iterator[Entry]:
         return
     if not configs:
         yield Entry(origin, key, lacking="it has no config")
-    yield from (_entry(config, origin, key) for config in configs)
-
-
-def _entry(config: Config, origin: str, key: str) -> Entry:
-    try:
-        return Entry(origin, key, winner_of(config))
-    except ProblemError as error:
-        return Entry(origin, key, lacking=str(error))
+    for config in configs:
+        try:
+            yield Entry(origin, key, winner_of(config))
+        except ProblemError as error:
+            yield Entry(origin, key, lacking=str(error))
 
 
 def _problem_of(text: str, configs: Sequence[Config]) -> GemmProblem:
@@ -278,9 +275,6 @@ def _is_known(kernel: str) -> bool:
     return name in _KERNELS.get(family, ())
 
 
-# -- Into a table ----------------------------------------------------------------------------------
-
-
 def source_of(entries: Iterable[Entry]) -> ProblemsSource:
     """Return the problems of *entries*: their kernels and the library's are measured, and no other.
 
@@ -301,9 +295,6 @@ def spell_entries(entries: Sequence[Entry]) -> Iterator[str]:
         first = next(entry.origin for entry in entries if entry.lacking == reason)
         yield f"not taken: {counted(count, 'config')}: {reason} (first: {first})"
     yield ASSUMED
-
-
-# -- From a table ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +357,10 @@ def export_tunable_ops(table: Table) -> ExportedTable:
             f"torch {_TUNABLE_TORCH}",
             f"build with torch {_TUNABLE_TORCH} and --set backends=ATEN,TRITON,CUBLASLT",
         )
-    kernels, left_out = _kernels_by(table, _lacks_in_tunable_op, _tunable_text)
+    why = "the kernel is no algorithm of cuBLASLt"
+    kernels, left_out = _kernels_by(
+        table, lambda _, row: {why: row.winner.family is not Family.BLAS}, _tunable_text
+    )
     named = {text: dict(winner.kwargs) for text, (_, winner, _) in kernels.items()}
     version = max((str(kwargs["cublas"]) for kwargs in named.values()), default="0")
     capability = f"{device.arch[3:-1]}.{device.arch[-1]}"
@@ -434,11 +428,7 @@ def _time_in(row: Row, winner: Winner) -> float:
 def _expressible(
     key: str, row: Row, device: Device, lacks: Callable[[GemmProblem, Row], Mapping[str, bool]]
 ) -> GemmProblem:
-    """Return the product of *key*, if torch's file can express its *row*.
-
-    Raises:
-        ProblemError: it cannot; all rows of a reason have one message.
-    """
+    """Return the product of *key*; a ProblemError where torch's file cannot express its *row*."""
     kind = kind_of(key).name
     if kind != "gemm":
         raise ProblemError(f"rows of the kind {kind}: torch's file is for GEMMs alone")
@@ -484,10 +474,6 @@ def _lacks_in_lookup_table(problem: GemmProblem, row: Row) -> Mapping[str, bool]
             )
         ),
     }
-
-
-def _lacks_in_tunable_op(_problem: GemmProblem, row: Row) -> Mapping[str, bool]:
-    return {"the kernel is no algorithm of cuBLASLt": row.winner.family is not Family.BLAS}
 
 
 def _tunable_text(problem: GemmProblem) -> str:

@@ -235,8 +235,6 @@ def revisit_for(table: Table, budget: SearchBudget, options: BuildOptions) -> Re
 
 @dataclass(frozen=True, slots=True)
 class _ModelWork:
-    """The buckets of a model on one device."""
-
     context: BuildContext
     session: Session
     buckets: Sequence[Bucket]
@@ -428,7 +426,6 @@ def _note_miss(missed: list[str], event: Event) -> None:
 
 
 def _plan_buckets(session: Session, buckets: Sequence[Bucket]) -> tuple[PlannedBucket, ...]:
-    """Return what each of *buckets* asks for."""
     # Once a bucket has shown that the model without its repeated layers asks for the same keys, the
     # others are compiled without them, as a build does.
     observer = session.compiler.progress.observer

@@ -498,7 +498,6 @@ class Session:
         return served, expected, 0
 
     def _expected(self, calls: Sequence[Inputs], name: str) -> list[Any]:
-        """Return eager's outputs for *calls*; each run of the bucket begins as they did."""
         # Where the model writes buffers or inputs, they have the same values before each call.
         state, module = self.compiler.state, self.compiler.model.module
         noted = noted_tensors(module, [(call.args, call.kwargs) for call in calls])

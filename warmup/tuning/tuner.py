@@ -165,10 +165,9 @@ def vary(
     fastest of all candidates are then timed to the end in one more trial, beside the library's. The
     others cannot win.
     """
-    search = question.searched.search if question.searched else Search.DEFAULT
-    if question.vary is None or search is Search.IMPORTED:
+    key, library, counts = question.problem.key, question.library, question.searched
+    if question.vary is None or (counts and counts.search is Search.IMPORTED):
         return outcomes
-    key, library = question.problem.key, question.library
     timed = {one.winner: one for one in outcomes}
     candidates = {one.winner: one for one in question.candidates}
 
@@ -182,12 +181,13 @@ def vary(
             fastest = [one for one in ranked(timed.values()) if one.family is Family.BLAS]
             if not fastest or not is_worth(key, timed[fastest[0]].time_us):
                 break
-            fresh = {one.winner: one for one in question.vary(fastest)}
+            if not (fresh := {one.winner: one for one in question.vary(fastest)}):
+                break
             candidates |= fresh
             screened = trial([fastest[0], *fresh], only_screens=True)
             timed |= {winner: screened[winner] for winner in fresh}
-            before, best = screened[fastest[0]].time_us, ranked(screened.values())[0]
-            if before is None or (screened[best].time_us or before) * _STEP_GAIN > before:
+            times_us = [screened[winner].time_us or math.inf for winner in fresh]
+            if min(times_us) * _STEP_GAIN > (screened[fastest[0]].time_us or 0.0):
                 break
         if len(timed) == len(outcomes):
             return outcomes
@@ -208,13 +208,12 @@ def ranked(outcomes: Iterable[Outcome]) -> list[Winner]:
 
 def with_variations(question: GemmQuestion, tuned: Tuned) -> SearchCounts | None:
     """Return the counts of *question*, with the algorithms in *tuned* that it did not offer."""
-    made = sum(one.winner.family is Family.BLAS for one in tuned.timings)
-    made -= sum(one.winner.family is Family.BLAS for one in question.candidates)
-    if question.searched is None or made <= 0:
-        return question.searched
-    return replace(
-        question.searched, added=(*question.searched.added, (CandidateSource.VARIATIONS, made))
-    )
+    counts, offered = question.searched, {one.winner for one in question.candidates}
+    timed = {one.winner for one in tuned.timings if one.winner.family is Family.BLAS}
+    if counts is None or timed <= offered:
+        return counts
+    made = (CandidateSource.VARIATIONS, len(timed - offered))
+    return replace(counts, added=(*counts.added, made))
 
 
 # `SearchResults`: what came of the launch searches of a build, for kernels of equal code.
@@ -506,7 +505,6 @@ class Tuner:
         return with_range_regret(tuned, sizes, library, self.method)
 
     def _run_bare(self, question: GemmQuestion) -> tuple[Sequence[Outcome], RunQuestion]:
-        """Return the outcomes of the candidates of *question*, and how to run others like them."""
         # With ``row_classes`` they are screened first. Those with the digest of the weight are
         # timed then, beside the library's, which is the control whatever its digest. There is no
         # outcome where no candidate has the digest, and none of a survey, which notes the digests.
@@ -648,7 +646,6 @@ class Tuner:
         return self.postponed(tuned) if is_cut else tuned
 
     def _alike(self, key: str, search: LiveSearch, found: FoundConfigs) -> FoundConfigs | None:
-        """Return *found* for candidates with the digest of the weight of *key*, timed once more."""
         # None where no candidate has the digest, and of a survey, which notes the digests. Without
         # ``row_classes``, and for candidates that change no bits, it is *found* itself.
         classes = self.row_classes
@@ -698,7 +695,6 @@ class Tuner:
             return cost_of(call, self.device)
 
     def _measure_region(self, question: RegionQuestion) -> Tuned | None:
-        """Keep *question* where a variant may win in its region; else return its row."""
         # That row has the times of inductor's own calls, and ``rows.not_fused`` says why.
         if not self.region_questions.is_open_to(question.key):
             return None

@@ -181,7 +181,6 @@ def _why_not(key: str, row: Row, table: Table) -> str | None:
 
 
 def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> VerifiedRow:
-    """Rebuild the module of *key* and let inductor ask for it."""
     # A ProblemError or ModelError says that it cannot be rebuilt, a BuildError why there is no
     # time.
     row, rebuilt = table.rows[key], rebuild(key, setup.device)
@@ -234,8 +233,6 @@ def _value_of(text: str) -> KwargValue:
 
 @dataclass
 class _ContenderTimer:
-    """Times the contenders of *row* with *tuner*, then ends the compile that asked for them."""
-
     row: Row
     tuner: Tuner
     timed: VerifiedRow | None = None

@@ -217,7 +217,6 @@ def _fastest_padded_size(session: Session, group: Group, dims: Iterable[Dim]) ->
 def _compare_sizes(
     session: Session, group: Group, m: Dim, sizes: Sequence[int], *, tunes: bool = False
 ) -> Tuned:
-    """Return the times of *group* padded to each of *sizes*, for *m* rows, as a row."""
     # A module of the group is compiled for each size as for serving, for all of *m* where that is a
     # range, and timed at the upper end. With *tunes* its kernels come from the table or are tuned
     # now, else they are the library's.
@@ -236,7 +235,6 @@ def _compare_sizes(
 def _time_sizes(
     session: Session, group: Group, m: Dim, sizes: Sequence[int], *, tunes: bool
 ) -> Tuned | None:
-    """Compile and time as `_compare_sizes` does; None while a pad question waits, or untimed."""
     structure, compiler = group.structure, session.compiler
     given = compiler.progress.rows if tunes else {}, OnMiss.FALLBACK, Emitter([])
     lookup = compiler.lookup(*given, measures=True) if tunes else Lookup(*given)

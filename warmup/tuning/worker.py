@@ -258,8 +258,6 @@ def region_reference(region: Region, device: torch.device, sets: Operands) -> li
 
 @dataclass(slots=True)
 class _RequestedTrial:
-    """A trial that was not run yet, without the candidates that took down an earlier child."""
-
     trial: Trial
     rejected: list[Outcome]
     compiler: RegionCompiler | None = None
@@ -315,7 +313,6 @@ class TrialServer:
         return self._run(number, one)
 
     def _uncompiled(self, most: int) -> list[int]:
-        """Return the regions to compile of the first *most* that wait, the next first."""
         regions = [number for number, one in self._waiting.items() if one.trial.region]
         return [number for number in regions[:most] if self._waiting[number].compiler is None]
 

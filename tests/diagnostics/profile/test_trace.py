@@ -74,7 +74,6 @@ def planned(flops: int | None, moved: int) -> PlannedKernel:
 
 
 def _places(value: Any, before: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Yield the path to each value inside *value*."""
     inner = value.items() if isinstance(value, dict) else enumerate(value)
     for key, each in inner:
         yield (*before, key)

@@ -24,7 +24,6 @@ _LIBRARIES: Final[list[Any]] = []
 
 
 def register() -> None:
-    """Change vLLM and inductor in this process, once."""
     if os.environ.get("GPULIKE") != "1":
         return
     import vllm._custom_ops

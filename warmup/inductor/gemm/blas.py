@@ -351,7 +351,6 @@ def _note_fallback(op: str, error: Exception) -> None:
 
 
 def _call_of(op: str) -> Callable[..., Any]:
-    """Return the call of torch's *op* by an algorithm, of the same operands."""
     own = getattr(torch, op)
 
     def call(*operands: Any, algorithm: str, cublas: int, out: Any) -> Any:
@@ -450,7 +449,6 @@ def _choice(version: Version, kernel_inputs: Any, op: str, algorithm: Algorithm)
 
 
 def _lowered(kernel_inputs: Any, op: str) -> tuple[Library, Product]:
-    """Return the library and the product of a selection; an AlgorithmError where one is lacking."""
     is_nvidia = kernel_inputs.device_type == "cuda" and torch.version.hip is None
     if op not in CHOICES or not is_nvidia or V.graph.aot_mode or V.graph.cpp_wrapper:
         raise AlgorithmError("this product, device or form of code has no such call")

@@ -226,7 +226,6 @@ def tma_template(
 
 
 def _scaling_of(kernel_inputs: Any) -> dict[str, Any] | None:
-    """Return how the factors are scaled, as the lowering of _scaled_mm does."""
     # The lowering offers the mm template for scales per tensor and per row alone.
     a, b, *scales = kernel_inputs.nodes()
     try:

@@ -43,8 +43,6 @@ _SourceArgument = tuple[int, str, Any]  # place of a buffer, rest of the name, n
 
 @dataclass(frozen=True, slots=True)
 class _EarlierSource:
-    """A source and the kernel's arguments, with the places of buffers for names."""
-
     source: str
     inputs: tuple[_SourceArgument, ...]
     outputs: tuple[_SourceArgument, ...]
@@ -171,7 +169,6 @@ def _kept(
 
 
 def _leave(kernel: Any, written: _EarlierSource, names: Sequence[str]) -> None:
-    """Leave in *kernel* and its graph what writing the source would have left there."""
     args = kernel.args
     args.input_buffers.update({names[each] + own: inner for each, own, inner in written.inputs})
     args.output_buffers.update({names[each] + own: inner for each, own, inner in written.outputs})

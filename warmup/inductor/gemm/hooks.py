@@ -168,7 +168,6 @@ class CandidateLists(KindHooks):
         return list_all()
 
     def _algorithm_of_row(self, selection: Selection) -> list[Any]:
-        """Return the choice of a row whose winner is an algorithm of cuBLASLt; refused, a miss."""
         notes, answer = self._notes, self._notes.answer
         if not isinstance(answer, Winner) or answer.family is not Family.BLAS:
             return []
@@ -202,7 +201,6 @@ class CandidateLists(KindHooks):
         selection: Selection,
         answer: Winner | MissReason,
     ) -> list[Any]:
-        """Return the library call and the winner's choice; count the other choices in the notes."""
         library = {t.uid for t in selection.templates if isinstance(t, ExternKernelChoice)}
         kept: list[Any] = []
         for uid, candidates in template_choices.items():
@@ -355,8 +353,6 @@ _LEFT_OUT: Final = "inductor could not compile this candidate and left it out"
 
 @dataclass(slots=True)
 class _TunedSelection:
-    """The selection that this thread is tuning, and its winner once it was measured."""
-
     problem: GemmProblem
     choices: list[Any]
     searched: SearchCounts
@@ -444,7 +440,6 @@ class GemmChoices(KindHooks):
         return proceed([fallback])
 
     def _choices_without_rows(self, name: str, choices: list[Any]) -> list[Any]:
-        """Return what is offered of a selection that is not this kind's."""
         # It is uncovered where max-autotune would measure several choices and no row kind has the
         # selection.
         site = f"select:{name}"
@@ -455,8 +450,6 @@ class GemmChoices(KindHooks):
             if takes_library:
                 return [default]
         return generate_deferred(choices)
-
-    # -- measuring -----------------------------------------------------------------------------
 
     def _tune(self, selection: _TunedSelection, proceed: Callable[[list[Any]], Any]) -> Any:
         with self._measurements.chosen_by(partial(self._measure, selection)):

@@ -96,7 +96,6 @@ def end_of_epilogue(node: Node) -> Node | None:
 
 
 def _steps_after(node: Node, gemm: torch.Tensor) -> Iterator[tuple[str, Node]]:
-    """Yield the text of each step behind *node*, which computes *gemm*, and its last node."""
     # The text is empty where the step leaves its values as they are, such as a view.
     current, count = node, 0
     while count < MAX_EPILOGUE_STEPS and (nodes := _next_nodes(current, gemm.numel())) is not None:
@@ -380,7 +379,6 @@ def _factors(name: str, inputs: list[Any]) -> tuple[Any, Any]:
 
 
 def _scale(inputs: list[Any], node: Node | None) -> str:
-    """Return the dtype and sizes of each scale, which holds one value per tensor, row or block."""
     words = []
     for scale in inputs[2 : len(inputs) - (_argument(node, "bias") is not None)]:
         sizes = ",".join(str(_dim(size)) for size in scale.get_size())
@@ -436,7 +434,6 @@ def strides_of(operand: Any) -> list[Any]:
 
 
 def _known_equal(left: Any, right: Any) -> bool:
-    """Whether two sizes are known to be equal; adds no guard."""
     return bool(V.graph.sizevars.statically_known_equals(left, right))
 
 

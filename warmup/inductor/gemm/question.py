@@ -355,7 +355,6 @@ def _question_at(
     specs: Mapping[Winner, Spec],
     winners: Sequence[Winner],
 ) -> GemmQuestion:
-    """Return the question about *winners* at *hints*, without those that need another kernel."""
     with using_hints(hints.symbols):
         fresh = [_choice_at(hints.size, winner, by_winner[winner]) for winner in winners]
         question = make_question([choice for choice in fresh if choice is not None])
@@ -449,15 +448,14 @@ def _varying(
     by_winner: Mapping[Winner, Any], specs: Mapping[Winner, Spec]
 ) -> Callable[[Sequence[Winner]], tuple[Candidate, ...]] | None:
     """Return `GemmQuestion.vary` for algorithms of cuBLASLt; None where none is a candidate."""
-    for winner, choice in by_winner.items():
-        if winner.family is Family.BLAS and winner in specs:
-            return partial(_vary, choice, specs[winner])
-    return None
+    first = next((one for one in specs if one.family is Family.BLAS), None)
 
+    def vary(winners: Sequence[Winner]) -> tuple[Candidate, ...]:
+        assert first is not None
+        made = variations(by_winner[first], winners)
+        return tuple(Candidate(one, {**specs[first], "kwargs": dict(one.kwargs)}) for one in made)
 
-def _vary(choice: Any, spec: Spec, winners: Sequence[Winner]) -> tuple[Candidate, ...]:
-    made = variations(choice, winners)
-    return tuple(Candidate(one, {**spec, "kwargs": dict(one.kwargs)}) for one in made)
+    return vary if first else None
 
 
 def _environment() -> dict[str, str]:
@@ -510,8 +508,6 @@ def _dtype_name(tensor: torch.Tensor) -> str:
 
 @dataclass
 class _LiveOperands:
-    """Inductor's operands for one selection, as a single operand set."""
-
     args: Any
     fixed: frozenset[int]  # packed weights
     seed: int

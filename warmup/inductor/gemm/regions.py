@@ -210,7 +210,6 @@ def _downstream(start: Node) -> set[Node]:
 
 
 def _siblings(members: set[Node], made_before: set[Node]) -> set[Node]:
-    """Return the other GEMMs whose results only *members* use, and the nodes in between."""
     # What the GEMM and its operands, *made_before*, read is no sibling, and neither is what depends
     # on the GEMM.
     siblings: set[Node] = set()

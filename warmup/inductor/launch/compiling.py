@@ -47,8 +47,6 @@ _Named = tuple[str, str, tuple[tuple[str, Any], ...]]
 
 
 class _SentConfigs:
-    """While kept, the tasks sent to the workers, and the code of the kernels that are searched."""
-
     def __init__(self) -> None:
         self.is_kept = False
         self.tasks: dict[_Named, Future[Any]] = {}
@@ -103,7 +101,6 @@ def send_configs(kernel: Any, configs: Iterable[Any]) -> dict[_Named, Future[Any
 
 
 def _tasks_of(kernel: Any, configs: Iterable[Any]) -> dict[_Named, Callable[[], Future[Any]]]:
-    """Return for each of *configs* that is not loaded a function that sends it, if any worker."""
     has_workers: Any = AsyncCompile.use_process_pool  # untyped in torch
     if kernel.filename is None or not has_workers():
         return {}

@@ -174,7 +174,6 @@ class LaunchSearch:
         return self._named(staged(self._kernel, make_config(best, self._offered)))
 
     def _send_ahead(self, asked: Sequence[Winner], times_us: Mapping[Winner, float]) -> None:
-        """Send *asked* to the workers, and the configs that the search times after them."""
         # Those depend on whether a config of *asked* is fastest: both lists are sent. Most waves
         # have fewer configs than there are workers, and each takes as long as its slowest.
         known = self._launchers.keys() | self._uncompiled.keys()
@@ -207,7 +206,6 @@ class LaunchSearch:
         return self._named(listed), self._named(longer), self._named(grid)
 
     def _asked_by_descent(self, times_us: Mapping[Winner, float]) -> list[Winner]:
-        """Return what inductor's coordinate descent would time next."""
         # It begins at the fastest config of max-autotune's list, as inductor does, and at the
         # fastest of all; both have ended once it asks for nothing.
         asked: list[Winner] = []
@@ -318,8 +316,6 @@ class LaunchConfigs(KindHooks):
             self._touched.add(kernel.filename)
         return True
 
-    # -- in compile workers --------------------------------------------------------------------
-
     def _use_process_pool(self, original: Function, compiler: Any) -> bool:
         is_ready: bool = original(compiler)
         waits = self._active and getattr(self._local, "waits", False)
@@ -350,7 +346,6 @@ class LaunchConfigs(KindHooks):
             return original(compiler, kernel_name, source_code, *args, **kw)
 
     def _lookup_entry(self, kernel_name: str, source_code: str) -> dict[str, dict[str, Any]]:
-        """Return the entry of inductor's lookup table for this kernel; empty without a row."""
         # Before torch 2.15 that table drops everything but block sizes: other rows are left to
         # `precompile`.
         try:
@@ -368,8 +363,6 @@ class LaunchConfigs(KindHooks):
             return {}
         entry = {generate_lookup_hash_from_source_code(sizes, code): kwargs}
         return {} if refusal_reason(answer, None) else entry
-
-    # -- in this process -----------------------------------------------------------------------
 
     def _precompile(self, original: Function, kernel: Any, *args: Any, **kw: Any) -> Any:
         proceed = functools.partial(original, kernel, *args, **kw)
@@ -423,7 +416,6 @@ class LaunchConfigs(KindHooks):
         return is_searched or was_tuned(kernel) or uses_coordinate_descent(kernel)
 
     def _compile_first(self, kernel: Any, offered: Any, proceed: Callable[[], Any]) -> Any:
-        """Keep the first config that compiles as the only config, without measuring."""
         for config in offered[:-1]:
             keep_only_config(kernel, config, None)
             if try_load(proceed):

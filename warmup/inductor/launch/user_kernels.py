@@ -105,7 +105,6 @@ class UserConfigs(KindHooks):
         return done
 
     def _find(self, problem: AutotuneProblem, named: Mapping[Any, Any]) -> Any | None:
-        """Return the config that a row names, and report the hit; None without such a row."""
         answer = self._answers.find(problem)
         if (config := named.get(answer)) is not None:
             self._answers.emit(Hit(problem.key, str(answer)))
@@ -114,7 +113,6 @@ class UserConfigs(KindHooks):
     def _take_down(
         self, problem: AutotuneProblem, named: Mapping[Any, Any], ms_of: Callable[[Any], Any]
     ) -> None:
-        """Give the row of *problem* what its own tuner measured, if this is a build."""
         if self._settings.measures and named:
             timed = {winner: ms_of(config) for winner, config in named.items()}
             times_us = {  # by Triton a median with two more quantiles
@@ -139,7 +137,6 @@ def _named(configs: Iterable[Any]) -> dict[Any, Any]:
 def _problem_of(
     function: Any, values: Iterable[tuple[str, Any]], args: Sequence[str], named: Iterable[Winner]
 ) -> AutotuneProblem | None:
-    """Return the problem of a kernel; None where a row can name no config, or a key no value."""
     while not hasattr(function, "src"):  # below `triton.heuristics`
         function = function.fn
     words, configs, name = tuple(values), tuple(named), function.__name__
