@@ -1,6 +1,6 @@
 """The deployment examples: each file against its own format's schema, and every command in them.
 
-All offline: the schemas come with the validators (docs/decisions/0006-manifest-validators.md).
+All offline: the schemas come with the validators (docs/decisions/0005-dependencies.md).
 """
 
 from __future__ import annotations

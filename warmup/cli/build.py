@@ -105,7 +105,7 @@ def build(
     model: options.ModelOptions,
     problems: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Misses of an audit, or torch's lookup table."),
+        typer.Option(metavar="FILE", help="Misses of an audit, or a file of torch's."),
     ] = None,
     out: Annotated[
         Path | None,
