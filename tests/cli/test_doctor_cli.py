@@ -37,7 +37,6 @@ def doctor(root: Path) -> Doctor:
 
 
 def found_in(done: Done) -> dict[str, dict[str, Any]]:
-    """Return the findings of a run with --json, by name."""
     assert done.stdout, done.stderr
     return {finding["name"]: finding for finding in json.loads(done.stdout)}
 

@@ -78,7 +78,6 @@ class Driver:
         raise AssertionError(self.log.with_suffix(".err").read_text())
 
     def begun(self) -> list[tuple[int, str]]:
-        """Return which process began which problem, in order."""
         words = (line.split(" ", 1) for line in self.log.read_text().splitlines())
         return [(int(pid), key) for pid, key in words]
 

@@ -95,7 +95,6 @@ def test_graphs_from_a_cache_are_watched(found: Found, folder: Path) -> None:
 
 
 def make_graph(count: int) -> tuple[list[nn.Parameter], weight_watch._FrozenGraph]:
-    """Return weights, and the graph that has frozen them."""
     weights, graph = (
         [nn.Parameter(torch.zeros(2)) for _ in range(count)],
         weight_watch._FrozenGraph(),

@@ -41,7 +41,6 @@ def serve(tmp_path: Path) -> Run:
 
 
 def with_rows(built: Built, path: Path, change: Callable[[str, Row], Row]) -> Path:
-    """Write the built table to *path*, each row changed."""
     table = read(built[0])
     write(path, replace(table, rows={key: change(key, row) for key, row in table.rows.items()}))
     return path

@@ -55,7 +55,6 @@ class Kernel:
     told: list[dict[str, float]] = field(default_factory=list)
 
     def search(self) -> LiveSearch:
-        """Return the search, which has not begun."""
         waves = [{winner(name): Call(name) for name in names} for names in self.waves]
         listed, later = waves[0], iter(waves[1:])
 

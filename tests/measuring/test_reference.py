@@ -286,7 +286,6 @@ def test_a_product_that_ends_by_quantizing_is_right_where_rounding_moves_a_unit(
 
 
 def quantized(values: torch.Tensor) -> torch.Tensor:
-    """Return *values* in int8 with a scale for each row."""
     return (values * (127 / values.abs().amax(-1, keepdim=True))).round().to(torch.int8)
 
 

@@ -54,7 +54,6 @@ class Bench:
         return Call(name, self.kernels[name], sets)
 
     def at(self, winner: Winner, stage: str) -> None:
-        """Record the stage and the candidate that runs next."""
         self.reported.append((winner.uid.removeprefix("aten::"), stage))
 
     def run(self, trial: Trial, **options: Any) -> dict[str, Outcome]:

@@ -68,7 +68,6 @@ class ToyChoices(KindHooks):
     """Answers how to concatenate while its patches are in place."""
 
     def attach(self, patches: Patches) -> None:
-        """Put the hook in place until *patches* is restored."""
         patches.on_restore(self._deactivate)
         patches.wrap(ir.ConcatKernel, "create", self._wrap)
 
@@ -265,7 +264,6 @@ def serve(
 
 
 def event_of(log: str, name: str) -> dict[str, Any]:
-    """Return the one event *name* in the audit log *log*."""
     events = map(json.loads, Path(log).read_text().splitlines())
     (found,) = [event for event in events if event["event"] == name]
     return found

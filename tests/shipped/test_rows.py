@@ -141,7 +141,6 @@ def has_an_error(key: str, row: Row, table: Table) -> Iterator[str]:
 
 
 def is_no_slower_than_the_library(key: str, row: Row, table: Table) -> Iterator[str]:
-    """The winner ties with the library default at least."""
     found = row.evidence
     if found.library_us is not None:
         limit = found.library_us * (1 + (found.band or 0)) + ROUNDING_US

@@ -24,7 +24,7 @@ from warmup.serving.audit import AuditReport, encode_problems
 from warmup.serving.run import RunReport
 from warmup.table.store import write
 from warmup.tuning import program
-from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build
+from warmup.tuning.build import BuildOptions, BuildRequest, ThisProcess, build, open_context
 from warmup.tuning.devices import Devices
 from warmup.tuning.model import ModelSource, _ModelWork
 from warmup.tuning.problems import ProblemsSource, as_problems
@@ -182,6 +182,7 @@ def test_what_does_not_go_together_is_refused(seen: Seen) -> None:
         (problems, cluster, {"dry_run": True}, "--cluster cannot be combined with dry_run"),
         (runs, ThisProcess(), {"bundle": True}, "'python', which was read .* with bundle"),
         (runs, devices, {}, "cannot be combined with devices"),
+        (replace(problems, imported={}), devices, {}, "torch's file is measured on one device"),
         (model, ThisProcess(), {"policy": "near"}, "policy='near'"),
         (model, ThisProcess(), {"bundle_graphs": "fast"}, "bundle_graphs='fast'"),
         (model, ThisProcess(), {"search": "far"}, "--search 'far' is unknown"),
@@ -193,6 +194,21 @@ def test_what_does_not_go_together_is_refused(seen: Seen) -> None:
         with pytest.raises(SettingsError, match=said):
             build(request)
     assert {name for name, _ in seen} == {"build"}
+
+
+def test_the_host_limits_no_bucket_of_a_server_that_replays_cuda_graphs() -> None:
+    for words, replays in (
+        ({}, False),
+        ({"bundle_graphs": "reduce-overhead"}, True),
+        ({"mode": "max-autotune"}, True),
+        ({"mode": "max-autotune", "bundle_graphs": "default"}, False),
+    ):
+        given: dict[str, Any] = words
+        options = BuildOptions(device="cpu", **given)
+        source, runner = ModelSource("m.py", "8"), ThisProcess()
+        request = BuildRequest(source=source, runner=runner, options=options)
+        with open_context(request, Observer()) as context:
+            assert context.tuner.replays_graphs is replays, words
 
 
 def test_buckets_are_sizes_or_texts_that_bind_dims(seen: Seen) -> None:
