@@ -140,7 +140,7 @@ def read_configs(path: Path) -> list[Entry]:
 
 
 def _unreadable(path: Path, reason: str) -> SettingsError:
-    return SettingsError(f"{shown(path)}: {shown(reason)}", "name a lookup table of torch as JSON")
+    return SettingsError(f"{shown(path)}: {shown(reason)}", "name torch's JSON or TunableOp's CSV")
 
 
 def _tunable_entries(text: str, name: str) -> Iterator[Entry]:
