@@ -65,7 +65,7 @@ def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
         assert found["last"]["algorithms"] == {"uid": f"blas::{op}", **kwargs}
         asked = ask(**LINEAR, op=op, asked=True)
         assert asked["added"]["algorithms"] == 2
-        assert f"blas::{op} cublas130100 {SECOND}" in asked["short"]
+        assert f"blas::{op} 66.0.2.0.0.0.1.0.4" in asked["short"]
         # Two algorithms, whose custom and cluster have 8 and 9 values, of which they have one each;
         # the library in place of cuBLASLt refuses another number of parts of K.
         assert len({*asked["varied"]}) == len(asked["varied"]) == 2 * (7 + 8)

@@ -119,8 +119,8 @@ def spell_limits(calls: Mapping[str, CallCost]) -> Iterator[str]:
     yield from wrapped(
         f"launched one by one, {limited} of {counted(len(names), 'bucket')} "
         f"{'is' if limited == 1 else 'are'} limited by the host; CUDA "
-        "graphs (mode reduce-overhead or max-autotune) have no such limit: serve with them, and "
-        "build with --set bundle_graphs=reduce-overhead"
+        "graphs (mode reduce-overhead or max-autotune) have no such limit: serve with them; "
+        "--set bundle_graphs=reduce-overhead builds for them"
     )
 
 

@@ -214,10 +214,7 @@ ALGORITHM_CONFIG: Final = "_".join(f"{name}_[0-9]{{1,9}}" for name in _NUMBERS.s
 KWARG_WORD: Final = rf"tl\.[a-z0-9]{{1,24}}|[A-Za-z0-9_]{{0,32}}|{ALGORITHM_CONFIG}"
 MAX_INT = 2**31 - 1
 _TILE = ("BLOCK_M", "BLOCK_N", "BLOCK_K", "block_m", "block_n", "block_k")
-_SHORT_KWARGS: Final = {
-    "num_warps": "w", "num_stages": "s", "k_split": "k", "parts": "", "cublas": "cublas",
-    "algorithm": "",
-}  # fmt: skip
+_SHORT_KWARGS: Final = {"num_warps": "w", "num_stages": "s", "k_split": "k", "parts": ""}
 _FUSED_WORDS: Final = {None: "", True: " fused", False: " not fused"}
 
 
@@ -271,6 +268,7 @@ class Winner:
             for name in (*_TILE, *(name for name in kwargs if name.endswith("BLOCK")))
             if name in kwargs
         )
+        block = block or re.sub("_?[a-z]+_", ".", str(kwargs.get("algorithm", "")))[1:]
         extra = "".join(
             f" {letter}{kwargs[name]}" for name, letter in _SHORT_KWARGS.items() if name in kwargs
         )
