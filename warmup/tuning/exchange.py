@@ -7,12 +7,12 @@ row.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,9 +83,7 @@ _TUNABLE_DTYPES: Final = {"bf16": "BFloat16", "f16": "Half"}
 _TUNABLE_OPS: Final = {"mm": "GemmTunableOp", "addmm": "GemmAndBiasTunableOp"}
 _TUNABLE_LINE: Final = re.compile(
     r"(?P<op>Gemm(?:AndBias)?TunableOp)_(?P<dtype>BFloat16|Half)_[NT]{2},(?P<w>[nt])(?P<x>[nt])"
-    + "".join(
-        f"_(?:ld_)?(?P<{name}>[0-9]{{1,10}})" for name in ["n", "m", "k", "ldw", "ldx", "ldo"]
-    )
+    + "".join(f"_(?:ld_)?(?P<{n}>[0-9]{{1,10}})" for n in ("n", "m", "k", "ldw", "ldx", "ldo"))
     + rf",Gemm_Cublaslt_(?P<algorithm>{ALGORITHM_CONFIG})(?:,.*)?"
 )
 _VALIDATOR: Final = "Validator,"
@@ -125,17 +123,20 @@ def read_configs(path: Path) -> list[Entry]:
         raise _unreadable(path, f"larger than {_MAX_BYTES} bytes")
     name = shown(path.name)[-_FILE_NAME:]
     if raw.startswith(_VALIDATOR.encode()):
-        return [*islice(_tunable_entries(raw.decode(errors="replace"), name), _MAX_ENTRIES)]
-    try:
-        document, _ = read_json(raw, dict[str, list[Any]], str(path))
-    except TableFormatError as error:
-        place = f" at {error.pointer}" if error.pointer else ""
-        raise _unreadable(path, f"no lookup table of torch{place}: {error.reason}") from error
-    entries: list[Entry] = []
-    for number, (text, configs) in enumerate(document.items(), 1):
-        entries += _entries(text, configs, f"{name}:entry {number}")
-        if len(entries) > _MAX_ENTRIES:
-            raise _unreadable(path, f"more than {_MAX_ENTRIES} configs")
+        found = _tunable_entries(raw.decode(errors="replace"), name)
+    else:
+        try:
+            document, _ = read_json(raw, dict[str, list[Any]], str(path))
+        except TableFormatError as error:
+            place = f" at {error.pointer}" if error.pointer else ""
+            raise _unreadable(path, f"no lookup table of torch{place}: {error.reason}") from error
+        found = itertools.chain.from_iterable(
+            _entries(text, configs, f"{name}:entry {number}")
+            for number, (text, configs) in enumerate(document.items(), 1)
+        )
+    entries = [*itertools.islice(found, _MAX_ENTRIES + 1)]
+    if len(entries) > _MAX_ENTRIES:
+        raise _unreadable(path, f"more than {_MAX_ENTRIES} configs")
     return entries
 
 
