@@ -49,7 +49,6 @@ def python_in(
 
 
 def warmup_in(folder: Path, *words: str, code: int | None = None, **variables: str) -> Done:
-    """Run the command line in *folder*, as `python_in` does."""
     return python_in(folder, "-m", "warmup", *words, code=code, **variables)
 
 

@@ -69,7 +69,10 @@ def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:
         # Two algorithms, whose custom and cluster have 8 and 9 values, of which they have one each;
         # the library in place of cuBLASLt refuses another number of parts of K.
         assert len({*asked["varied"]}) == len(asked["varied"]) == 2 * (7 + 8)
-        assert SECOND.replace("custom_1", "custom_3") in asked["varied"]
+        varied = SECOND.replace("custom_1", "custom_3")
+        assert varied in asked["varied"]
+        row = {**LINEAR, "search": "imported", "imported": [{**kwargs, "algorithm": varied}]}
+        assert any(varied in one for one in ask(**row, op=op, asked=True)["measured"]), op
     for other in (
         *({"backends": "ATEN,TRITON"}, {"m": [2, 1024]}, {"op": "scaled_mm"}),
         *({"op": "bmm", "linear": False}, {"full": True}),

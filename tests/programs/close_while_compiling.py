@@ -62,7 +62,6 @@ def in_thread(work: Callable[[], object]) -> threading.Thread:
 
 
 def compile_once(function: Callable[..., Any], *args: torch.Tensor) -> None:
-    """Compile and call *function*, and note what went wrong."""
     try:
         with torch.no_grad():
             found = torch.compile(function, dynamic=False)(*args)
