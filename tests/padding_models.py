@@ -77,7 +77,6 @@ def model_inputs() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def pad_all(model: nn.Module, pick: Callable[..., int] = min) -> Any:
-    """Pad each group to the picked size; return the groups."""
     groups = find_groups(model).groups
     sizes = {
         group: Padding(pick(padded_sizes(group.structure.features, group.structure.dtype)))

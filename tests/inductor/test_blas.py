@@ -54,6 +54,8 @@ def test_a_call_that_the_algorithm_cannot_compute_is_torchs_and_reported(ask: As
             assert event["name"] == "policy.contradicted"
             assert event["found"] == f"torch's own call ({reason})"
     assert ask(**CALLED, off=3, timing=True)["raised"] == "an address is not aligned"
+    assert ask(**CALLED, most=0)["fallbacks"] == {"mm there are too many products": 1}
+    assert ask(**CALLED, most=0, off=3, timing=True)["raised"] == "an address is not aligned"
 
 
 def test_the_backend_makes_algorithms_candidates(ask: Ask) -> None:

@@ -106,7 +106,6 @@ def _branches(layers: _Layers, x: Any) -> Any:
 
 @contextmanager
 def watching() -> Iterator[Tally]:
-    """Tally the events of frames that are compiled inside."""
     torch.compiler.reset()
     tally, patches = Tally(), Patches()
     FrameWatch(Lookup({}, OnMiss.FALLBACK, Emitter([tally]))).attach(patches)

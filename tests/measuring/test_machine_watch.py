@@ -31,7 +31,6 @@ class Machine:
         self.now += seconds
 
     def read(self) -> CpuReading:
-        """Return the reading of now; this process uses nothing."""
         return CpuReading(self.now, 2, self.used_s, 10.0)
 
     def note_wait(self, reason: str, seconds: float) -> None:

@@ -4,7 +4,8 @@ A case is one of cuda_gemms.py, served with ``words`` in place of kwargs of the 
 is that of cuBLASLt, ``aot`` lowers for AOTInductor, ``full`` reduces in full precision. With
 ``call`` a product is multiplied on the host by a function that generated code calls: ``m``, ``n``,
 ``k``, ``dtype``, ``bias`` as 1 or 2 dims, ``x`` and ``w`` by ``rows`` or ``columns``, ``gap``
-elements between them, and elements that the weight is ``off``; ``timing`` as in a trial.
+elements between them, and elements that the weight is ``off``; ``timing`` as in a trial, ``most``
+plans are kept.
 """
 
 from __future__ import annotations
@@ -102,6 +103,8 @@ def call(case: Case) -> dict[str, Any]:
     out = torch.full((m, n), 7.0, dtype=x.dtype)
     named = {"algorithm": case.get("algorithm", SECOND), "cublas": 130100}
     named |= case.get("words", {})
+    blas._MOST_PLANS = case.get("most", 4096)  # type: ignore[misc]
+    blas._plans.clear()
     if case.get("timing"):
         blas.refuse_fallbacks()
         with pytest.raises(blas.AlgorithmError) as raised:

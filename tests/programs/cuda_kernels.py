@@ -281,7 +281,6 @@ class Scenarios:
             }
 
     def earlier(self) -> Any:
-        """Kernels that were loaded before a table was installed."""
         results = {}
         for label, rows, mode in (
             ("answered", self.changed(), "strict"),

@@ -23,7 +23,6 @@ LIBRARY = Winner(Family.EXTERN, "aten::addmm")
 
 
 def outcomes(**times_us: float) -> list[Outcome]:
-    """Outcomes of templates, each with its name as digest."""
     return [
         make_outcome(Winner(Family.TEMPLATE, bits), time_us, bits=bits)
         for bits, time_us in times_us.items()
