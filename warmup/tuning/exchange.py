@@ -1,8 +1,7 @@
 """Torch's own files of tuned GEMMs, read into a table and written from one.
 
-They are its lookup table of configs (torch._inductor.lookup_table) and the results of TunableOp,
-which from torch 2.15 on name algorithms of cuBLASLt. What is read is measured here before it is a
-row.
+They are inductor's lookup table of configs and the results of TunableOp, which from torch 2.15 on
+name algorithms of cuBLASLt. What is read is measured here before it is a row.
 """
 
 from __future__ import annotations
@@ -87,7 +86,6 @@ _TUNABLE_LINE: Final = re.compile(
     + rf",Gemm_Cublaslt_(?P<algorithm>{ALGORITHM_CONFIG})(?:,.*)?"
 )
 _VALIDATOR: Final = "Validator,"
-_HEAD: Final = 3  # lines that say what the file is for
 _CUBLASLT: Final = f"{_VALIDATOR}CUBLASLT_VERSION,"
 
 Config = Mapping[str, Any]
@@ -289,7 +287,7 @@ def source_of(entries: Iterable[Entry]) -> ProblemsSource:
 
 
 def spell_entries(entries: Sequence[Entry]) -> Iterator[str]:
-    """Yield how many of *entries* are whole, what the others lack, and what is assumed of all."""
+    """Yield how many of *entries* name a kernel, why others do not, and what torch's key omits."""
     lacking = Counter(entry.lacking for entry in entries if entry.winner is None)
     yield f"{counted(len(entries), 'config')} read, {len(entries) - lacking.total()} complete"
     for reason, count in lacking.most_common():
@@ -358,25 +356,26 @@ def export_tunable_ops(table: Table) -> ExportedTable:
             f"torch {_TUNABLE_TORCH}",
             f"build with torch {_TUNABLE_TORCH} and --set backends=ATEN,TRITON,CUBLASLT",
         )
-    why = "the kernel is no algorithm of cuBLASLt"
-    kernels, left_out = _kernels_by(
-        table, lambda _, row: {why: row.winner.family is not Family.BLAS}, _tunable_text
-    )
-    named = {text: dict(winner.kwargs) for text, (_, winner, _) in kernels.items()}
-    version = max((str(kwargs["cublas"]) for kwargs in named.values()), default="0")
-    capability = f"{device.arch[3:-1]}.{device.arch[-1]}"
+    named = (dict(row.winner.kwargs) for row in table.rows.values())
+    version = max((cublas for one in named if type(cublas := one.get("cublas")) is int), default=0)
+
+    def lacks(_: GemmProblem, row: Row) -> Mapping[str, bool]:
+        kwargs = dict(row.winner.kwargs)
+        is_algorithm = re.fullmatch(ALGORITHM_CONFIG, str(kwargs.get("algorithm")))
+        return {
+            "the kernel is no algorithm of cuBLASLt": not is_algorithm,
+            "the algorithm is of an older cuBLASLt": kwargs.get("cublas") != version,
+        }
+
+    kernels, left_out = _kernels_by(table, lacks, _tunable_text)
     lines = [
         f"{_VALIDATOR}PT_VERSION,{runtime.torch.partition('+')[0]}",
         f"{_CUBLASLT}{version}",
-        f"{_VALIDATOR}CUDA_DEVICE,{capability}:{device.name}",
+        f"{_VALIDATOR}CUDA_DEVICE,{device.arch[3:-1]}.{device.arch[-1]}:{device.name}",
     ]
-    for text, kwargs in named.items():
-        problem, _, time_us = kernels[text]
-        if str(kwargs["cublas"]) == version:
-            lines.append(f"{text},Gemm_Cublaslt_{kwargs['algorithm']},{time_us / 1000:.6f}")
-        else:
-            left_out.setdefault("the algorithm is of an older cuBLASLt", []).append(problem.key)
-    return ExportedTable("\n".join(lines) + "\n", len(lines) - _HEAD, left_out)
+    for text, (_, winner, us) in kernels.items():
+        lines.append(f"{text},Gemm_Cublaslt_{dict(winner.kwargs)['algorithm']},{us / 1000:.6f}")
+    return ExportedTable("\n".join(lines) + "\n", len(kernels), left_out)
 
 
 def _kernels_by(

@@ -161,24 +161,24 @@ def vary(
 ) -> Sequence[Outcome]:
     """Return *outcomes* with those of algorithms like the fastest, while such are faster.
 
-    They are screened in trials of their own, which *run* runs, as long as *is_worth* says so. The
-    fastest of all candidates are then timed to the end in one more trial, beside the library's. The
-    others cannot win.
+    Trials of their own, by *run*, screen these as long as *is_worth* says so. In one more trial the
+    fastest of all candidates are timed to the end beside the library's: others cannot win.
     """
     key, library, counts = question.problem.key, question.library, question.searched
     if question.vary is None or (counts and counts.search is Search.IMPORTED):
         return outcomes
+    assert library is not None
     timed = {one.winner: one for one in outcomes}
     candidates = {one.winner: one for one in question.candidates}
 
     def trial(winners: Iterable[Winner], *, only_screens: bool) -> dict[Winner, Outcome]:
-        asked = tuple(map(candidates.__getitem__, dict.fromkeys(filter(None, (library, *winners)))))
+        asked = tuple(map(candidates.__getitem__, dict.fromkeys((library, *winners))))
         result = run(replace(question, candidates=asked), only_screens=only_screens)
         return {one.winner: one for one in result}
 
     try:
         for _ in range(_STEPS):
-            fastest = [one for one in ranked(timed.values()) if one.family is Family.BLAS]
+            fastest = [one for one in fastest_first(timed.values()) if one.family is Family.BLAS]
             if not fastest or not is_worth(key, timed[fastest[0]].time_us):
                 break
             if not (fresh := {one.winner: one for one in question.vary(fastest)}):
@@ -191,16 +191,16 @@ def vary(
                 break
         if len(timed) == len(outcomes):
             return outcomes
-        final = trial(ranked(timed.values())[:_RACED], only_screens=False)
+        final = trial(fastest_first(timed.values())[:_RACED], only_screens=False)
     except TrialNotRunError as error:
         logger.warning("algorithms of %s are not varied: %s", key, error)
         return outcomes
-    if library is None or final[library].time_us is None:
+    if final[library].time_us is None:
         return outcomes
     return [final.get(winner) or replace(one, is_final=False) for winner, one in timed.items()]
 
 
-def ranked(outcomes: Iterable[Outcome]) -> list[Winner]:
+def fastest_first(outcomes: Iterable[Outcome]) -> list[Winner]:
     """Return the winners of *outcomes* that have a time, the fastest first."""
     timed = (one for one in outcomes if one.time_us)
     return [one.winner for one in sorted(timed, key=lambda one: one.time_us or math.inf)]
