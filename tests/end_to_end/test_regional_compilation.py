@@ -1,12 +1,12 @@
 """Regional compilation beside a table: a Llama of transformers, whole and layer by layer, on CPU.
 
-`tests/programs/serve_llama.py` imports nothing of warmup while `warmup build -- COMMAND` records
-it, and serves both forms from the table that this leaves. Each process starts from empty caches.
+`tests/programs/serve_llama.py` imports nothing of warmup while a build records it, with no caches.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,8 +27,8 @@ def test_one_table_serves_whole_graphs_and_compiled_layers(
 ) -> None:
     """Both forms are served strictly: every question is a hit, and nothing is measured."""
     words = ("-m", "warmup", "build", "--device", "cpu", "--json", "--out", "llama.json")
-    words += ("--freezing",)
-    folder, said = run_once("llama-build", *words, "--", "python", PROGRAM, **variables)
+    words += ("--freezing", "--", sys.executable, PROGRAM)
+    folder, said = run_once("llama-build", *words, **variables)
     table = str(folder / "llama.json")
     rows = {key for kind in json.loads(Path(table).read_text())["rows"].values() for key in kind}
     _, said = run_once("llama-serve", PROGRAM, table, **variables)
