@@ -4,8 +4,7 @@ A case is one of cuda_gemms.py, served with ``words`` in place of kwargs of the 
 is that of cuBLASLt, ``aot`` lowers for AOTInductor, ``full`` reduces in full precision. With
 ``call`` a product is multiplied on the host by a function that generated code calls: ``m``, ``n``,
 ``k``, ``dtype``, ``bias`` as 1 or 2 dims, ``x`` and ``w`` by ``rows`` or ``columns``, ``gap``
-elements between them, and elements that the weight is ``off``; ``timing`` as in a trial, ``most``
-plans are kept.
+elements between them, the weight ``off`` by some; ``timing`` as in a trial, ``most`` plans kept.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ from torch._inductor import config
 from warmup.core.rows import Winner
 from warmup.inductor.gemm import blas
 
+MOST_PLANS = blas._MOST_PLANS
 LIBRARY = Path(tempfile.mkdtemp()) / "libtorch_cuda.so"
 SECOND = "id_66_tile_0_stages_2_splitk_0_red_0_swizzle_0_custom_1_inner_0_cluster_4"
 
@@ -101,9 +101,8 @@ def call(case: Case) -> dict[str, Any]:
     x, w = laid_out(m, k, case, case["x"]), laid_out(k, n, case, case["w"])
     x[0, 0] = case.get("first", 1.0)
     out = torch.full((m, n), 7.0, dtype=x.dtype)
-    named = {"algorithm": case.get("algorithm", SECOND), "cublas": 130100}
-    named |= case.get("words", {})
-    blas._MOST_PLANS = case.get("most", 4096)  # type: ignore[misc]
+    named = {"algorithm": case.get("algorithm", SECOND), "cublas": 130100, **case.get("words", {})}
+    blas._MOST_PLANS = case.get("most", MOST_PLANS)  # type: ignore[misc]
     blas._plans.clear()
     if case.get("timing"):
         blas.refuse_fallbacks()

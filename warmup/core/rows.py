@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from warmup.core.errors import SettingsError
 
@@ -273,6 +273,22 @@ class Winner:
             f" {letter}{kwargs[name]}" for name, letter in _SHORT_KWARGS.items() if name in kwargs
         )
         return f"{self.uid}{' ' + block if block else ''}{extra}{_FUSED_WORDS[self.fused]}"
+
+
+class Algorithm(NamedTuple):
+    """An algorithm of cuBLASLt, as kwargs of a winner: its config, and the version that has it."""
+
+    algorithm: str
+    cublas: int
+
+    @classmethod
+    def of(cls, winner: Winner) -> Algorithm | None:
+        """Return the algorithm that the kwargs of *winner* name, None where they name none."""
+        match dict(winner.kwargs):
+            case {"algorithm": str(config), "cublas": int(cublas), **others}:
+                if not others and re.fullmatch(ALGORITHM_CONFIG, config):
+                    return cls(config, cublas)
+        return None
 
 
 def portable_kwargs(kwargs: Mapping[str, Any]) -> tuple[tuple[str, KwargValue], ...] | None:

@@ -19,7 +19,7 @@ from warmup.core.device import Device, minor_of
 from warmup.core.errors import ProblemError, SettingsError, TableFormatError
 from warmup.core.files import open_regular
 from warmup.core.roofline import dtype_name
-from warmup.core.rows import ALGORITHM_CONFIG, MAX_INT, Family, Row, Winner, ranked
+from warmup.core.rows import ALGORITHM_CONFIG, MAX_INT, Algorithm, Family, Row, Winner, ranked
 from warmup.core.strict_json import read_json
 from warmup.core.text import counted, problem_in, shown
 from warmup.keys.gemm import Dim, GemmProblem, bias_form, layout_of
@@ -160,7 +160,7 @@ def _tunable_entries(text: str, name: str) -> Iterator[Entry]:
         nodes[:0] = [f"[{m}, {n}], [0, 1]"] * (op in _BIASED)
         dtype = f"torch.{'bfloat16' if match['dtype'] == 'BFloat16' else 'float16'}"
         key = f"({', '.join(f'({dtype}, {node})' for node in nodes)})+{op}"
-        kwargs = (("algorithm", match["algorithm"]), ("cublas", int(version[1])))
+        kwargs = tuple(Algorithm(match["algorithm"], int(version[1]))._asdict().items())
         for entry in _entries(key, [{"template_id": f"aten::{op}"}], origin):
             yield replace(entry, winner=entry.winner and Winner(Family.BLAS, f"blas::{op}", kwargs))
 
@@ -356,15 +356,14 @@ def export_tunable_ops(table: Table) -> ExportedTable:
             f"torch {_TUNABLE_TORCH}",
             f"build with torch {_TUNABLE_TORCH} and --set backends=ATEN,TRITON,CUBLASLT",
         )
-    named = (dict(row.winner.kwargs) for row in table.rows.values())
-    version = max((cublas for one in named if type(cublas := one.get("cublas")) is int), default=0)
+    algorithms = filter(None, (Algorithm.of(row.winner) for row in table.rows.values()))
+    version = max((one.cublas for one in algorithms), default=0)
 
     def lacks(_: GemmProblem, row: Row) -> Mapping[str, bool]:
-        kwargs = dict(row.winner.kwargs)
-        is_algorithm = re.fullmatch(ALGORITHM_CONFIG, str(kwargs.get("algorithm")))
+        named = Algorithm.of(row.winner)
         return {
-            "the kernel is no algorithm of cuBLASLt": not is_algorithm,
-            "the algorithm is of an older cuBLASLt": kwargs.get("cublas") != version,
+            "the kernel is no algorithm of cuBLASLt": named is None,
+            "the algorithm is of an older cuBLASLt": named is not None and named.cublas != version,
         }
 
     kernels, left_out = _kernels_by(table, lacks, _tunable_text)

@@ -35,7 +35,7 @@ from torch._inductor.virtualized import V
 
 from warmup.core.errors import MissReason
 from warmup.core.events import Contradicted, logger
-from warmup.core.rows import ALGORITHM_CONFIG, CUBLASLT, Winner
+from warmup.core.rows import CUBLASLT, Algorithm, Winner
 from warmup.inductor.gemm.key import MATRIX_DIMS, reduces_in_full, strides_of
 from warmup.inductor.options import option_value
 from warmup.inductor.patches import Firewall
@@ -89,21 +89,6 @@ class Answer(Structure):
     """cublasLtMatmulHeuristicResult_t; the first of the rest is its status."""
 
     _fields_ = (("words", c_uint64 * 8), ("workspace", c_size_t), ("rest", c_uint32 * 6))
-
-
-class Algorithm(NamedTuple):
-    """The kwargs of a winner."""
-
-    algorithm: str
-    cublas: int
-
-    @classmethod
-    def of(cls, winner: Winner) -> Algorithm | None:
-        match dict(winner.kwargs):
-            case {"algorithm": str(config), "cublas": int(cublas), **others}:
-                if not others and re.fullmatch(ALGORITHM_CONFIG, config):
-                    return cls(config, cublas)
-        return None
 
 
 Config = dict[str, int]
@@ -424,8 +409,8 @@ def variations(choice: Any, winners: Sequence[Winner]) -> Iterator[Winner]:
         seen.append(numbers)
         with contextlib.suppress(AlgorithmError):
             library.make_answer(product, described, _spell(numbers))
-            kwargs = Algorithm(_spell(numbers), library.version)._asdict()
-            yield replace(winners[0], kwargs=tuple(sorted(kwargs.items())))
+            varied = Algorithm(_spell(numbers), library.version)
+            yield replace(winners[0], kwargs=tuple(varied._asdict().items()))
 
 
 def forced(version: Version, kernel_inputs: Any, op: str, winner: Winner) -> Any | MissReason:
