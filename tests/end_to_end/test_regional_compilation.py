@@ -1,6 +1,7 @@
 """Regional compilation beside a table: a Llama of transformers, whole and layer by layer, on CPU.
 
-`tests/programs/serve_llama.py` imports nothing of warmup while a build records it, with no caches.
+`tests/programs/serve_llama.py` imports nothing of warmup while `warmup build -- COMMAND` records
+it, and serves both forms from the table that this leaves. Each process starts from empty caches.
 """
 
 from __future__ import annotations
