@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PROGRAMS = ROOT / "tests" / "programs"
 MODELS = PROGRAMS / "models"
 Done = subprocess.CompletedProcess[str]
+Built = tuple[Path, dict[str, Any]]  # a table, and what the command that built it printed
 # Other tests keep this machine busy all the time: waiting for quiet would be in vain.
 NO_WAIT = {"WARMUP_WAIT_FOR_QUIET": "0"}
 

@@ -6,17 +6,15 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import MODELS, PROGRAMS, ROOT
+from own_processes import MODELS, PROGRAMS, ROOT, Built
 
 MLP = ("--model", str(ROOT / "examples" / "mlp.py"), "--seqlens", "16,64")
 NET = ("--model", f"{MODELS / 'plain_script.py'}:Net", "--input", "x=[seqlen,32]:f32")
 BATCHED = ("--model", f"{MODELS / 'batched.py'}:Batched", "--set", "bundle_graphs=default")
 
 RunOnce = Callable[..., tuple[Path, str]]
-Built = tuple[Path, dict[str, Any]]
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import PROGRAMS, answer_of, python_in
+from own_processes import PROGRAMS, Built, answer_of, python_in
 
 PROGRAM = str(PROGRAMS / "follow_advice.py")
 pytestmark = pytest.mark.nightly
-Built = tuple[Path, dict[str, Any]]
 
 
 def test_advice_that_is_followed_ends_the_miss(net: Built, tmp_path: Path) -> None:

@@ -10,10 +10,9 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import MODELS, ROOT, Done, environment, warmup_in
+from own_processes import MODELS, ROOT, Built, Done, environment, warmup_in
 
 from warmup.cli import main
 from warmup.core.rows import L2, Family
@@ -23,7 +22,6 @@ PLAIN = MODELS / "plain_script.py"
 INPUT = ("--input", "x=[seqlen,32]:f32")
 NET = ("--model", f"{PLAIN}:Net", *INPUT)
 ALONE = ("--set", "fused_top_k=0")  # how a row is measured is not the matter
-Built = tuple[Path, dict[str, Any]]
 PLAIN_NET = f"--model {PLAIN}:Net"
 SOUND = f"{PLAIN_NET} --input x=[seqlen,32]:f32 --seqlens 8"
 BAD = (

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_processes import PROGRAMS, answer_of, python_in, warmup_in
+from own_processes import PROGRAMS, Built, answer_of, python_in, warmup_in
 
 from warmup.cli import main
 from warmup.table.store import read, write
@@ -38,8 +38,6 @@ NOT_REBUILT = {
     " | epilogue=frobnicate": "frobnicate is unknown",
     "mm (aten.mm.default)": "not a gemm key",
 }
-
-Built = tuple[Path, dict[str, Any]]
 
 
 def serve(folder: Path, log: str, on_miss: str) -> Any:

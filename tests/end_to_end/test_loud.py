@@ -6,10 +6,9 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import MODELS, PROGRAMS, Done, python_in, warmup_in
+from own_processes import MODELS, PROGRAMS, Built, Done, python_in, warmup_in
 
 from warmup.serving.audit import audit
 from warmup.table.store import read, write
@@ -29,7 +28,6 @@ print("served")
 """
 
 PROGRAM = (sys.executable, "-c", SERVE, str(MODELS))
-Built = tuple[Path, dict[str, Any]]
 
 
 def notices(done: Done) -> list[str]:

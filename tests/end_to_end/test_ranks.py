@@ -6,10 +6,9 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import MODELS, PROGRAMS, Done, environment
+from own_processes import MODELS, PROGRAMS, Built, Done, environment
 
 from warmup.table.store import read
 
@@ -19,9 +18,6 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(sys.platform != "linux", reason="torchrun with gloo is tested on Linux"),
 ]
-
-
-Built = tuple[Path, dict[str, Any]]
 
 
 def launch(folder: Path, table: Path, **extra: str) -> Done:

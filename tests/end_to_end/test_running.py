@@ -10,10 +10,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from own_processes import PROGRAMS, ROOT, Done, environment
+from own_processes import PROGRAMS, ROOT, Built, Done, environment
 from sample_tables import make_table
 
 from warmup.core.errors import SettingsError, TableError
@@ -21,7 +20,6 @@ from warmup.serving.audit import audit
 from warmup.serving.run import run
 from warmup.table.store import write
 
-Built = tuple[Path, dict[str, Any]]
 SIGNALS = (sys.executable, str(PROGRAMS / "run_signals.py"))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import ROOT, answer_of, python_in, run_python
+from own_processes import ROOT, Built, answer_of, python_in, run_python
 
 from warmup.core.rows import Family, Winner
 from warmup.table.codec import digest_of
@@ -22,7 +22,6 @@ BITS = ROOT / "docs/benchmarks/bits.py"
 START = "import bits, json, sys; print(json.dumps(bits.start(**json.loads(sys.argv[1]))))"
 LIMIT_S = 1500  # only ends a test that hangs
 
-Built = tuple[Path, dict[str, Any]]
 Start = Callable[..., Any]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from own_processes import MODELS, PROGRAMS, answer_of, python_in
+from own_processes import MODELS, PROGRAMS, Built, answer_of, python_in
 
 from warmup.core.rows import Family, Row, Winner
 from warmup.serving.audit import audit
@@ -18,7 +18,6 @@ from warmup.table.store import read, write
 BATCHED = f"{MODELS / 'batched.py'}:Batched"
 LAYOUT = "f32 a=row b=packed out=f32 fp32=ieee | epilogue"
 
-Built = tuple[Path, dict[str, Any]]
 Run = Callable[..., dict[str, Any]]
 
 

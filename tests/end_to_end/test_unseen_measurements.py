@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from own_processes import PROGRAMS
+from own_processes import PROGRAMS, Built
 from torch._inductor.runtime import triton_heuristics
 
 import warmup
@@ -18,7 +18,6 @@ from warmup.inductor.compile_watch import OnlineTunerWatch
 from warmup.inductor.patches import Patches
 from warmup.inductor.versions import VERSIONS
 
-Built = tuple[Path, dict[str, Any]]
 RunOnce = Callable[..., tuple[Path, str]]
 
 

@@ -6,27 +6,24 @@ import json
 import os
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from forked_python import run_forked
+from own_processes import ROOT, Built
 
 from warmup.serving.audit import audit
 from warmup.table.store import read
 
 pytestmark = pytest.mark.nightly
 
-ROOT = Path(__file__).resolve().parents[2]
 AS_IS = "packed_linear m=8 n=99 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=relu"
 PADDED = "packed_linear m=8 n=100 k=64 f32 a=row b=packed out=f32 fp32=ieee | epilogue=none"
 
-Weighed = tuple[Path, dict[str, Any]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def run(weighed: Weighed, head: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def run(weighed: Built, head: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """``run("check", "{table}", ...)``: run warmup on the CPU for the model and 8 rows."""
     folder = tmp_path_factory.mktemp("both")
 
@@ -41,7 +38,7 @@ def run(weighed: Weighed, head: str, tmp_path_factory: pytest.TempPathFactory) -
     return run
 
 
-def test_a_build_runs_each_bucket_both_ways_and_says_so(weighed: Weighed) -> None:
+def test_a_build_runs_each_bucket_both_ways_and_says_so(weighed: Built) -> None:
     """As it is, then padded: each asks for its own rows, and agrees with eager; how to serve it."""
     said, lines = weighed[1], ["seqlen=8", "seqlen=8, weights padded"]
     buckets = said["document"]["buckets"]
@@ -59,7 +56,7 @@ def test_a_build_runs_each_bucket_both_ways_and_says_so(weighed: Weighed) -> Non
     )
 
 
-def test_both_models_are_served_without_a_miss(weighed: Weighed) -> None:
+def test_both_models_are_served_without_a_miss(weighed: Built) -> None:
     """Strictly, right, and without the rows of the other way; without model= one line says so."""
     rows = {key for key in read(weighed[0]).rows if not key.startswith("weight ")}
     told = "weights stay unpadded; structures that install(table, model=model) would pad: "

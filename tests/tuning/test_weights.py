@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from own_processes import Built
 from sample_tables import make_outcome, make_row
 from torch import nn
 
@@ -27,7 +28,6 @@ from warmup.tuning.weights import (
     unpadded_row,
 )
 
-Weighed = tuple[Path, dict[str, Any]]
 PROGRAM = Path(__file__).resolve().parents[1] / "programs" / "weigh_ranges.py"
 GROUP = find_groups(nn.Sequential(nn.Linear(64, 99))).groups[0]
 STRUCTURE = GROUP.structure
@@ -152,7 +152,7 @@ def test_rows_of_all_calls_are_counted(
 
 
 @pytest.mark.long
-def test_a_build_writes_and_reports_what_it_pads(weighed: Weighed) -> None:
+def test_a_build_writes_and_reports_what_it_pads(weighed: Built) -> None:
     """A row for each number of rows, whose winner is the size; the group, both sizes, memory."""
     said = weighed[1]
     rows = {key: kwargs for key, kwargs in said["rows"].items() if key.startswith("weight ")}
