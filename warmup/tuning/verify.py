@@ -127,14 +127,12 @@ def verify(
     share nor a number.
     """
     started = time.monotonic()
-    count = _count_of(sample, len(table.rows))
-    skipped: dict[str, list[str]] = {}
-    able: list[str] = []
+    skipped, able = dict[str, list[str]](), list[str]()
     for key, row in table.rows.items():
         reason = _why_not(key, row, table)
         (able if reason is None else skipped.setdefault(reason, [])).append(key)
     able.sort(key=lambda key: -table.rows[key].evidence.time_us)
-    chosen, timed = able[:count], list[VerifiedRow]()
+    chosen, timed = able[: _count_of(sample, len(table.rows))], list[VerifiedRow]()
     setup = replace(find_setup(device, PolicyOptions()), policy=table.policy)
     with make_tuner(table.policy, setup.device, started) as tuner:
         while chosen and time.monotonic() - started < limit_s:
@@ -143,17 +141,16 @@ def verify(
                 timed.append(_time_again(key, table, setup, tuner))
             except (BuildError, ModelError, ProblemError) as error:
                 skipped.setdefault(str(error), []).append(key)
-        recorded = [table.rows[row.key].evidence.clock_mhz for row in timed]
-        before, now = [each for each in recorded if each], tuner.watch.clocks
+        recorded, now = (table.rows[row.key].evidence for row in timed), tuner.watch.clocks
+        before = [each.clock_mhz for each in recorded if each.clock_mhz]
+        clocks = (statistics.median(before), statistics.median(now)) if before and now else None
         return Verification(
             rows=len(table.rows),
             timed=timed,
             skipped=skipped,
             left=len(chosen),
             seconds=time.monotonic() - started,
-            clocks_mhz=(statistics.median(before), statistics.median(now))
-            if before and now
-            else None,
+            clocks_mhz=clocks,
             disturbed=tuner.watch.state().disturbed,
         )
 
@@ -181,8 +178,7 @@ def _why_not(key: str, row: Row, table: Table) -> str | None:
 
 
 def _time_again(key: str, table: Table, setup: BuildSetup, tuner: Tuner) -> VerifiedRow:
-    # A ProblemError or ModelError says that it cannot be rebuilt, a BuildError why there is no
-    # time.
+    # A ProblemError or ModelError: it cannot be rebuilt. A BuildError says why there is no time.
     row, rebuilt = table.rows[key], rebuild(key, setup.device)
     contender = _ContenderTimer(row, tuner)
     lookup = OneKeyLookup(
@@ -265,7 +261,8 @@ class _ContenderTimer:
         tuned = self.tuner.measure(question)
         outcomes = () if tuned is None else tuned.deciding if question.region else tuned.timings
         known = next((one for one in outcomes if one.winner == own), None)
-        if known is None or (known.rejection and known.rejection.may_be_noise):
+        noisy = [one for one in outcomes if one.rejection and one.rejection.may_be_noise]
+        if known is None or known in noisy:
             self.reason = "their winner could not be timed"
             return None
         others = [one for one in outcomes if one.time_us is not None and one is not known]
@@ -276,6 +273,9 @@ class _ContenderTimer:
                 self.reason = "their times vary too much here: other work disturbs them"
                 return None
             rival = rival if low > self._limit else None
+        if rival is None and noisy and known.time_us is not None:
+            self.reason = "a kernel to compare their winner with could not be timed"
+            return None
         return VerifiedRow(
             key=question.problem.key,
             winner=str(self.row.winner),
